@@ -1,0 +1,157 @@
+"""The exit rule: which samples the device answers itself.
+
+Normalized entropy after BranchyNet (Teerapittayanon et al., 2016) and DDNN (2017):
+eta(p) = -sum(p_i ln p_i) / ln |C|, from 0 (sure) to 1 (unsure). A sample exits when eta <= T.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "CurvePoint",
+    "Decision",
+    "ExitRule",
+    "normalized_entropy",
+    "softmax",
+    "threshold_for_offload",
+]
+
+MEASURE = "normalized_entropy"
+
+
+def softmax(logits: NDArray[np.floating[Any]], temperature: float = 1.0) -> NDArray[np.float64]:
+    """Return probabilities over the last axis, shape kept; `temperature` divides the logits."""
+    z = np.asarray(logits, dtype=np.float64) / temperature
+    z = z - z.max(axis=-1, keepdims=True)
+    e = np.exp(z)
+    return np.asarray(e / e.sum(axis=-1, keepdims=True))
+
+
+def normalized_entropy(p: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+    """Return eta over the last axis, in [0, 1]; 0 ln 0 counts as 0."""
+    p = np.asarray(p, dtype=np.float64)
+    terms = p * np.log(np.where(p > 0, p, 1.0))
+    return np.asarray(np.clip(-terms.sum(axis=-1) / np.log(p.shape[-1]), 0.0, 1.0))
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What an exit says of one sample.
+
+    Attributes:
+        label: Index of the most probable class.
+        confidence: Its probability.
+        entropy: Normalized entropy, 0 to 1.
+        exits: True when the device's answer is final.
+        probabilities: One value a class.
+    """
+
+    label: int
+    confidence: float
+    entropy: float
+    exits: bool
+    probabilities: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class ExitRule:
+    """Decide from an exit head's logits.
+
+    Attributes:
+        threshold: T; 1 never sends, below 0 always sends.
+        temperature: Divides the logits before softmax (Guo et al., 2017).
+    """
+
+    threshold: float
+    temperature: float = 1.0
+
+    def decide(self, logits: NDArray[np.floating[Any]]) -> Decision:
+        """Decide one sample.
+
+        Args:
+            logits: Shape (classes,).
+        """
+        p = softmax(logits, self.temperature)
+        label = int(p.argmax())
+        entropy = float(normalized_entropy(p))
+        return Decision(label, float(p[label]), entropy, entropy <= self.threshold, p)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the manifest form."""
+        return {
+            "measure": MEASURE,
+            "threshold": self.threshold,
+            "temperature": self.temperature,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> ExitRule:
+        """Read the manifest form.
+
+        Raises:
+            KeyError, TypeError, ValueError: A field is missing or makes no sense.
+        """
+        if data["measure"] != MEASURE:
+            raise ValueError(f"exit measure {data['measure']!r} is not {MEASURE!r}")
+        temperature = float(data["temperature"])
+        if not temperature > 0:
+            raise ValueError(f"temperature {temperature} is not positive")
+        return cls(float(data["threshold"]), temperature)
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """One row of the threshold sweep, measured on the calibration split.
+
+    Attributes:
+        threshold: T.
+        device_share: Share of samples that exit, 0 to 1.
+        accuracy: Top-1 of the hybrid at this T.
+        mean_bytes: Mean bytes sent per sample, those answered locally counting as 0.
+    """
+
+    threshold: float
+    device_share: float
+    accuracy: float
+    mean_bytes: float
+
+    def to_json(self) -> dict[str, float]:
+        """Return the manifest form."""
+        return {
+            "threshold": self.threshold,
+            "device_share": self.device_share,
+            "accuracy": self.accuracy,
+            "mean_bytes": self.mean_bytes,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> CurvePoint:
+        """Read the manifest form."""
+        return cls(
+            float(data["threshold"]),
+            float(data["device_share"]),
+            float(data["accuracy"]),
+            float(data["mean_bytes"]),
+        )
+
+
+def threshold_for_offload(curve: Sequence[CurvePoint], target_offload: float) -> float:
+    """Return the T whose offloaded share comes nearest to `target_offload` (0 to 1).
+
+    Ties go to the smaller T, which sends more.
+
+    Raises:
+        ValueError: The curve is empty or the target lies outside [0, 1].
+    """
+    if not curve:
+        raise ValueError("the bundle holds no threshold curve")
+    if not 0 <= target_offload <= 1:
+        raise ValueError(f"target offload {target_offload} lies outside 0 to 1")
+    best = min(curve, key=lambda p: (abs((1 - p.device_share) - target_offload), p.threshold))
+    return best.threshold
