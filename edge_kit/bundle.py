@@ -7,8 +7,10 @@ import json
 import os
 import platform
 import shutil
+import struct
 import tempfile
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -27,11 +29,18 @@ _ARCH = {"amd64": "x86_64", "x86_64": "x86_64", "arm64": "aarch64", "aarch64": "
 def machine_arch() -> str:
     """Return this machine's architecture under the name that manifests use."""
     machine = platform.machine().lower()
+    if machine in ("aarch64", "arm64") and struct.calcsize("P") == 4:
+        # Raspberry Pi OS 32-bit boots a 64-bit kernel, which is what `uname` tells of.
+        return "armv7l"
     return _ARCH.get(machine, machine)
 
 
 def sha256_file(path: Path) -> str:
-    """Return the hexadecimal SHA-256 of a file."""
+    """Return the hexadecimal SHA-256 of a file.
+
+    Raises:
+        OSError: It cannot be read.
+    """
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -60,14 +69,18 @@ class Bundle:
             BundleError: Missing, truncated, tampered with, or of a newer schema.
         """
         path = Path(path)
-        if not path.exists():
+        if not _exists(path):
             raise BundleError(f"there is no bundle at {path}", "check the path")
-        root = path if path.is_dir() else _unpack(path, cache or _cache_dir())
-        manifest = _read_manifest(root)
-        listed = {f.path: f.sha256 for f in manifest.engines} | dict(manifest.files)
-        for name, digest in listed.items():
-            _check_file(root, name, digest)
-        return cls(root, manifest)
+        if path.is_dir():
+            return cls(path, _verified(path))
+        root = _unpack(path, cache or _cache_dir())
+        try:
+            return cls(root, _verified(root))
+        except BundleError:
+            # Perhaps only the unpacked copy was damaged: unpack once more before giving up.
+            shutil.rmtree(root, ignore_errors=True)
+        root = _unpack(path, cache or _cache_dir())
+        return cls(root, _verified(root))
 
     def path(self, file: EngineFile) -> Path:
         """Return where an engine file lies."""
@@ -102,8 +115,15 @@ class Bundle:
         raise BundleError(f"{self.root} has no cloud half for cut {cut}", "export it again")
 
     def cut(self, index: int = 0) -> Cut:
-        """Return a cut by index."""
-        return self.manifest.cuts[index]
+        """Return a cut by index.
+
+        Raises:
+            BundleError: The manifest lists no such cut.
+        """
+        cuts = self.manifest.cuts
+        if not 0 <= index < len(cuts):
+            raise BundleError(f"{self.root} has no cut {index} (it has {len(cuts)})")
+        return cuts[index]
 
 
 def pack(root: Path, out: Path) -> None:
@@ -113,7 +133,7 @@ def pack(root: Path, out: Path) -> None:
         BundleError: The bundle is not sound, or `out` cannot be written.
     """
     bundle = Bundle.open(root)
-    names = [MANIFEST, *(f.path for f in bundle.manifest.engines), *bundle.manifest.files]
+    names = {MANIFEST, *(f.path for f in bundle.manifest.engines), *bundle.manifest.files}
     part = out.with_name(out.name + ".part")
     try:
         with zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as archive:
@@ -124,7 +144,22 @@ def pack(root: Path, out: Path) -> None:
         part.replace(out)
     except OSError as error:
         part.unlink(missing_ok=True)
-        raise BundleError(f"cannot write {out}: {error.strerror}") from None
+        raise BundleError(f"cannot write {out}: {error.strerror or error}") from None
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError as error:
+        raise BundleError(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+def _verified(root: Path) -> Manifest:
+    manifest = _read_manifest(root)
+    listed = {f.path: f.sha256 for f in manifest.engines} | dict(manifest.files)
+    for name, digest in listed.items():
+        _check_file(root, name, digest)
+    return manifest
 
 
 def _read_manifest(root: Path) -> Manifest:
@@ -133,21 +168,29 @@ def _read_manifest(root: Path) -> Manifest:
         data = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise BundleError(f"{root} is no bundle: it has no {MANIFEST}") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BundleError(f"{file} cannot be read: {error}", "copy the bundle again") from None
     if not isinstance(data, dict):
         raise BundleError(f"{file} holds no JSON object", "copy the bundle again")
     return Manifest.from_json(data)
 
 
-def _check_file(root: Path, name: str, digest: str) -> None:
+def _outside(name: str) -> bool:
     pure = PurePosixPath(name)
-    if pure.is_absolute() or ".." in pure.parts or "\\" in name:
+    return pure.is_absolute() or ".." in pure.parts or "\\" in name or "\0" in name
+
+
+def _check_file(root: Path, name: str, digest: str) -> None:
+    if _outside(name):
         raise BundleError(f"the manifest names {name!r}, which lies outside the bundle")
     file = root / name
-    if not file.is_file():
-        raise BundleError(f"{name} is missing from {root}", "copy the bundle again")
-    if sha256_file(file) != digest:
+    try:
+        if not file.is_file():
+            raise BundleError(f"{name} is missing from {root}", "copy the bundle again")
+        found = sha256_file(file)
+    except OSError as error:
+        raise BundleError(f"{file} cannot be read: {error.strerror or error}") from None
+    if found != digest:
         raise BundleError(
             f"{name} in {root} is truncated or was changed (its SHA-256 differs)",
             "copy the bundle again",
@@ -160,25 +203,54 @@ def _cache_dir() -> Path:
 
 
 def _unpack(file: Path, cache: Path) -> Path:
+    """Unpack `file` into its place in `cache`, at once or not at all; return that place."""
+    work: Path | None = None
     try:
         target = cache / sha256_file(file)[:32]
         if (target / MANIFEST).exists():
             return target
         cache.mkdir(parents=True, exist_ok=True)
         work = Path(tempfile.mkdtemp(dir=cache, prefix="unpack-"))
+        _extract(file, work)
+        _move(work, target)
     except OSError as error:
-        raise BundleError(f"cannot unpack {file}: {error}") from None
+        raise BundleError(
+            f"cannot unpack {file} into {cache}: {error.strerror or error}",
+            "check the free space and who may write there",
+        ) from None
+    finally:
+        if work is not None:
+            shutil.rmtree(work, ignore_errors=True)
+    return target
+
+
+def _extract(file: Path, work: Path) -> None:
     try:
         with zipfile.ZipFile(file) as archive:
-            for name in archive.namelist():
-                pure = PurePosixPath(name)
-                if pure.is_absolute() or ".." in pure.parts or "\\" in name:
-                    raise BundleError(f"{file} holds {name!r}, which lies outside the bundle")
+            entries = archive.infolist()
+            for entry in entries:
+                if _outside(entry.filename):
+                    raise BundleError(f"{file} holds {entry.filename!r}, which lies outside it")
+            # Packing stores, so that nothing here can grow beyond the file that was copied.
+            stored = all(e.compress_type == zipfile.ZIP_STORED for e in entries)
+            if not stored or sum(e.file_size for e in entries) > file.stat().st_size:
+                raise BundleError(
+                    f"{file} is compressed, a packed bundle is not",
+                    "pack it with: edge-kit bundle pack",
+                )
             archive.extractall(work)
-        if not target.exists():
-            work.replace(target)
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, OSError) as error:
+    except (
+        zipfile.BadZipFile, zlib.error, struct.error,
+        EOFError, NotImplementedError, RuntimeError, ValueError, LookupError,
+    ) as error:  # fmt: skip
         raise BundleError(f"{file} is no whole bundle file: {error}", "copy it again") from None
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-    return target
+
+
+def _move(work: Path, target: Path) -> None:
+    try:
+        work.replace(target)
+    except OSError:
+        if (target / MANIFEST).exists():
+            return  # another process unpacked the same file meanwhile
+        shutil.rmtree(target, ignore_errors=True)  # the rest of a copy that somebody thinned out
+        work.replace(target)

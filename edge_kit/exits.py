@@ -6,6 +6,7 @@ eta(p) = -sum(p_i ln p_i) / ln |C|, from 0 (sure) to 1 (unsure). A sample exits 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -75,9 +76,12 @@ class ExitRule:
         """Decide one sample.
 
         Args:
-            logits: Shape (classes,).
+            logits: Shape (classes,). Any that is not finite makes the exit wholly unsure.
         """
-        p = softmax(logits, self.temperature)
+        if np.isfinite(logits).all():
+            p = softmax(logits, self.temperature)
+        else:
+            p = np.full(np.shape(logits), 1.0 / np.shape(logits)[-1])
         label = int(p.argmax())
         entropy = float(normalized_entropy(p))
         return Decision(label, float(p[label]), entropy, entropy <= self.threshold, p)
@@ -99,10 +103,12 @@ class ExitRule:
         """
         if data["measure"] != MEASURE:
             raise ValueError(f"exit measure {data['measure']!r} is not {MEASURE!r}")
-        temperature = float(data["temperature"])
-        if not temperature > 0:
-            raise ValueError(f"temperature {temperature} is not positive")
-        return cls(float(data["threshold"]), temperature)
+        temperature, threshold = float(data["temperature"]), float(data["threshold"])
+        if not (math.isfinite(temperature) and temperature > 0):
+            raise ValueError(f"temperature {temperature} is not a positive number")
+        if not math.isfinite(threshold):
+            raise ValueError(f"threshold {threshold} is not a number")
+        return cls(threshold, temperature)
 
 
 @dataclass(frozen=True)

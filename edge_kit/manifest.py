@@ -211,13 +211,18 @@ class Manifest:
     def model_hash(self) -> str:
         """SHA-256 over all that decides an answer: classes, preprocessing, cuts, model files.
 
+        A file's tensor specs count too: a changed scale changes the answer.
+
         The exit rule is left out, so that a threshold can be tuned without a new worker.
         """
         identity = {
             "classes": list(self.classes),
             "preprocessing": self.preprocessing.to_json(),
             "cuts": [c.to_json() for c in self.cuts],
-            "engines": sorted((f.path, f.sha256) for f in self.engines),
+            "engines": [
+                (f.path, f.sha256, [s.to_json() for s in (*f.inputs, *f.outputs)])
+                for f in sorted(self.engines, key=lambda f: (f.path, f.sha256))
+            ],
         }
         canonical = json.dumps(identity, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
@@ -252,7 +257,7 @@ class Manifest:
                 not match the content.
         """
         schema = data.get("schema")
-        if not isinstance(schema, int):
+        if isinstance(schema, bool) or not isinstance(schema, int) or schema < 1:
             raise BundleError("the manifest states no schema version", "export it again")
         if schema > SCHEMA:
             raise BundleError(
@@ -276,7 +281,7 @@ def _read(data: Mapping[str, Any], key: str, parse: Callable[[Any], _T]) -> _T:
         return parse(data[key])
     except KeyError as error:
         raise BundleError(f"the manifest lacks {error} (in {key!r})", "export it again") from None
-    except (TypeError, ValueError, AttributeError) as error:
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
         raise BundleError(f"the manifest's {key!r} makes no sense: {error}") from None
 
 

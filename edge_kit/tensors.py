@@ -87,7 +87,9 @@ class TensorSpec:
 def quantize(values: NDArray[np.float32], spec: TensorSpec) -> NDArray[Any]:
     """Round reals to the integers of `spec`, half to even, saturating."""
     info = np.iinfo(spec.dtype)
-    scaled = np.rint(values / np.float32(spec.scale)) + spec.zero_point
+    # The division is float32, as engines do it; float64 afterwards holds the ends of int32.
+    rounded = np.rint(values / np.float32(spec.scale)).astype(np.float64)
+    scaled = rounded + spec.zero_point
     return np.asarray(np.clip(scaled, info.min, info.max).astype(spec.dtype))
 
 

@@ -100,6 +100,7 @@ class FeatureMessage:
                 f"features are {self.features.dtype}{self.features.shape}, "
                 f"the spec says {spec.dtype}{spec.shape}"
             )
+        _check_ids(h.model, h.sample)
         raw = np.ascontiguousarray(self.features).tobytes()
         codec, body = compress(raw)
         shape = (*spec.shape, 0, 0)[:3]
@@ -191,6 +192,7 @@ class ResultMessage:
 
     def encode(self) -> bytes:
         """Return header + probabilities + CRC-32."""
+        _check_ids(self.model, self.sample)
         head = _RESULT.pack(
             _RESULT_MAGIC,
             VERSION,
@@ -229,7 +231,15 @@ class ResultMessage:
         if count and label >= count:
             raise DecodeError("header", f"label {label} is not below {count} classes")
         p = tuple(float(v) for v in np.frombuffer(body, dtype="<f2"))
+        if not all(0 <= v <= 1 for v in p):
+            raise DecodeError("header", "a probability lies outside 0 to 1")
         return cls(model, sample, Refusal(refusal), label, confidence, entropy, engine_us, batch, p)
+
+
+def _check_ids(model: bytes, sample: bytes) -> None:
+    # struct would cut or pad them silently, and a sample would answer to another one's name.
+    if len(model) != 8 or len(sample) != 8:
+        raise ValueError("model hash and sample id are 8 bytes each on the wire")
 
 
 def _seal(data: bytes) -> bytes:
