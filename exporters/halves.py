@@ -10,9 +10,11 @@ head and the tail learned on is what they meet in the field.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 (the name that the field uses)
@@ -30,13 +32,13 @@ class _RoundStraightThrough(torch.autograd.Function):
         return x.round()
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
         return grad
 
 
 def round_features(features: Tensor, scale: float) -> Tensor:
     """Round to the int8 levels of `scale` and back; gradients pass straight through."""
-    codes = _RoundStraightThrough.apply(features / scale)
+    codes = _RoundStraightThrough.apply(features / scale)  # type: ignore[no-untyped-call]
     return codes.clamp(INT8_MIN, INT8_MAX) * scale  # type: ignore[no-any-return]
 
 
@@ -174,14 +176,14 @@ class Halves:
 
 
 def principal_bottleneck(
-    activations: Tensor, channels: int, levels: float = 2.0
+    activations: Tensor, channels: int, bits: float
 ) -> tuple[nn.Conv2d, nn.Conv2d]:
     """Return encode and decode convolutions that start as PCA.
 
     Args:
         activations: Trunk outputs, (N, C, h, w); a few hundred samples suffice.
         channels: Bottleneck width, at most C.
-        levels: Standard deviation of the strongest component, in quantization steps.
+        bits: Entropy of a rounded feature value to start from; sets the gain.
 
     Returns:
         ``encode`` (C to channels) centres and projects; ``decode`` is its pseudo-inverse.
@@ -193,16 +195,30 @@ def principal_bottleneck(
     basis = vectors[:, -channels:].flip(1).T
     spread = values[-channels:].flip(0).clamp_min(1e-12).sqrt()
     # Square roots flatten the spectrum: weak components keep a few levels instead of none.
-    gain = levels / spread[0] * (spread[0] / spread).sqrt()
+    flatten = (spread[0] / spread).sqrt() / spread[0]
+    projected = (flat[:: max(1, len(flat) // 20_000)] - mean) @ (basis * flatten[:, None]).T
+    gain = flatten * _gain_for(projected, bits)
     encode = nn.Conv2d(width, channels, 1)
     decode = nn.Conv2d(channels, width, 1)
+    assert encode.bias is not None and decode.bias is not None
     with torch.no_grad():
         weight = basis * gain[:, None]
         encode.weight.copy_(weight[:, :, None, None])
-        encode.bias.copy_(-(weight @ mean))  # type: ignore[union-attr]
+        encode.bias.copy_(-(weight @ mean))
         decode.weight.copy_((basis / gain[:, None]).T[:, :, None, None])
-        decode.bias.copy_(mean)  # type: ignore[union-attr]
+        decode.bias.copy_(mean)
     return encode, decode
+
+
+def _gain_for(values: Tensor, bits: float) -> float:
+    """Bisect the gain at which rounded `values` have an entropy of `bits`."""
+    low, high = 1e-3, 1e3
+    for _ in range(40):
+        middle = math.sqrt(low * high)
+        _codes, counts = np.unique(np.rint(values.numpy() * middle), return_counts=True)
+        p = counts / counts.sum()
+        low, high = (low, middle) if -(p * np.log2(p)).sum() > bits else (middle, high)
+    return low
 
 
 def laplace_bits(features: Tensor, scale: float, spread: Tensor) -> Tensor:

@@ -138,7 +138,7 @@ class _Rate:
     def update(self, bits: float) -> None:
         self._bits = bits if self._bits is None else 0.95 * self._bits + 0.05 * bits
         error = max(-1.0, min(1.0, self._bits - self.target))
-        self.weight = min(1.0, max(1e-4, self.weight * math.exp(0.05 * error)))
+        self.weight = min(1.0, max(1e-4, self.weight * math.exp(0.01 * error)))
 
 
 def train_tail(
@@ -168,7 +168,8 @@ def train_tail(
     average = _optimize(
         "tail", tail, groups, loss, cache, None, config, config.tail_epochs, progress
     )
-    return average.eval()
+    average.eval()
+    return average  # type: ignore[no-any-return]
 
 
 def train_halves(
@@ -198,13 +199,14 @@ def train_halves(
     teacher = _teacher_logits(tail, cache, progress)
     rows = np.arange(len(cache.labels))[:: max(1, len(cache.labels) // _SAMPLES_FOR_PCA)]
     sample = cache.batch(np.zeros_like(rows), rows)
-    encode, decode = principal_bottleneck(sample, config.channels)
     size = (sample.shape[2], sample.shape[3])
+    values = config.channels * size[0] * size[1]
+    bits = max(0.5, (config.message_bytes - _MESSAGE_OVERHEAD) * 8 / values)
+    encode, decode = principal_bottleneck(sample, config.channels, bits)
     head = ExitHead(config.channels, classes, size, config.exit_width)
     net = _Bottlenecked(encode, decode, head, copy.deepcopy(tail))
     net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    values = config.channels * size[0] * size[1]
-    rate = _Rate(max(0.5, (config.message_bytes - _MESSAGE_OVERHEAD) * 8 / values))
+    rate = _Rate(bits)
 
     def loss(x: Tensor, labels: Tensor, teacher: Tensor | None) -> Tensor:
         features, exit_logits, cloud_logits = net(x)
@@ -220,7 +222,7 @@ def train_halves(
     average = _optimize(
         "halves", net, groups, loss, cache, teacher, config, config.epochs, progress
     )
-    average.eval().to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+    average.eval().to(memory_format=torch.contiguous_format)
     end = EndModel(normalize, trunk, average.encode, average.head, 1.0)
     return Halves(end.eval(), CloudHalf(average.decode, average.tail).eval())
 
