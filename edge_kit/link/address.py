@@ -1,0 +1,114 @@
+"""Where the broker is and how a client proves who it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from edge_kit.errors import ConfigError
+
+__all__ = ["BrokerAddress"]
+
+_PORTS = {"mqtt": 1883, "mqtts": 8883}
+
+
+@dataclass(frozen=True)
+class BrokerAddress:
+    """One broker.
+
+    Attributes:
+        host: Name or IP address.
+        port: TCP port.
+        tls: True for ``mqtts``.
+        user: Empty for none.
+        password: Never shown by ``repr`` or ``url``.
+        ca: PEM file of the authorities to trust; None trusts the system's.
+        cert: PEM file of the client's certificate; None for none.
+        key: PEM file of its private key; None when `cert` holds it.
+    """
+
+    host: str
+    port: int
+    tls: bool = False
+    user: str = ""
+    password: str = field(default="", repr=False)
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+
+    def __post_init__(self) -> None:
+        if not self.tls and (self.ca or self.cert or self.key):
+            raise ConfigError(
+                f"certificates are given, yet {self.url} is not encrypted",
+                f"write mqtts://{self.host}, or leave the certificates out",
+            )
+        if self.key and not self.cert:
+            raise ConfigError("a private key is given without a client certificate")
+        if self.password and not self.user:
+            raise ConfigError(
+                f"a password is given for {self.url}, but no user",
+                f"write {'mqtts' if self.tls else 'mqtt'}://USER@{self.host}:{self.port}",
+            )
+        for what, path in (("CA", self.ca), ("certificate", self.cert), ("key", self.key)):
+            if path is not None and not path.is_file():
+                raise ConfigError(f"there is no {what} file at {path}", "check the path")
+
+    @classmethod
+    def parse(
+        cls,
+        url: str,
+        *,
+        password: str = "",
+        ca: Path | None = None,
+        cert: Path | None = None,
+        key: Path | None = None,
+    ) -> BrokerAddress:
+        """Read ``mqtt://[user@]host[:port]`` or ``mqtts://…``.
+
+        Raises:
+            ConfigError: The address makes no sense, or carries a password, which would show in
+                process lists and shell histories.
+        """
+        example = "write mqtt://host:1883 or mqtts://user@host:8883"
+        try:
+            parts = urlsplit(url if "://" in url else f"mqtt://{url}")
+            port = parts.port
+        except ValueError as error:
+            raise ConfigError(f"broker address {_masked(url)!r}: {error}", example) from None
+        if parts.scheme not in _PORTS:
+            raise ConfigError(f"broker scheme {parts.scheme!r} is not mqtt or mqtts", example)
+        if parts.password is not None:
+            raise ConfigError(
+                "the broker address holds a password",
+                "put it in a file and name that with password_file, or set EDGE_KIT_PASSWORD",
+            )
+        if not parts.hostname or parts.path.strip("/") or parts.query or parts.fragment:
+            raise ConfigError(f"broker address {url!r} makes no sense", example)
+        return cls(
+            host=parts.hostname,
+            port=port or _PORTS[parts.scheme],
+            tls=parts.scheme == "mqtts",
+            user=unquote(parts.username or ""),
+            password=password,
+            ca=ca,
+            cert=cert,
+            key=key,
+        )
+
+    @property
+    def url(self) -> str:
+        """The address for people, password left out."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        user = f"{self.user}@" if self.user else ""
+        return f"{'mqtts' if self.tls else 'mqtt'}://{user}{host}:{self.port}"
+
+    def with_password(self, password: str) -> BrokerAddress:
+        """Return a copy that carries `password`."""
+        return replace(self, password=password)
+
+
+def _masked(url: str) -> str:
+    """Drop what may be a password from an address that could not be parsed."""
+    scheme, _, rest = url.rpartition("://")
+    return f"{scheme}://{rest.rpartition('@')[2]}" if scheme else rest.rpartition("@")[2]
