@@ -1,0 +1,115 @@
+"""What this board is, read from the files in which Linux says so."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Board", "available_cores", "default_threads", "read_board"]
+
+_MOST_THREADS = 4
+
+
+def available_cores() -> int:
+    """Return the cores that this process may run on: the affinity mask, not the machine."""
+    return len(os.sched_getaffinity(0))
+
+
+def default_threads() -> int:
+    """Return the threads that an engine gets by default; more than 4 rarely help at batch 1."""
+    return min(available_cores(), _MOST_THREADS)
+
+
+@dataclass(frozen=True)
+class Board:
+    """Facts about this machine; 0 or an empty text where it does not tell.
+
+    Attributes:
+        model: Such as ``Raspberry Pi 4 Model B Rev 1.4``.
+        arch: As the kernel names it, such as ``aarch64``.
+        cores: Usable by this process.
+        memory: Bytes in all.
+        memory_free: Bytes that new programs can have.
+        temperature: Hottest zone, degrees Celsius.
+        system: Name and version of the operating system.
+        kernel: Release.
+        python: Version.
+    """
+
+    model: str
+    arch: str
+    cores: int
+    memory: int
+    memory_free: int
+    temperature: float
+    system: str
+    kernel: str
+    python: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all fields."""
+        return asdict(self)
+
+
+def read_board(root: Path = Path("/")) -> Board:
+    """Read the facts.
+
+    Args:
+        root: Where ``proc``, ``sys`` and ``etc`` lie; another one in tests.
+    """
+    memory = _memory(root)
+    return Board(
+        model=_model(root),
+        arch=platform.machine(),
+        cores=available_cores(),
+        memory=memory.get("MemTotal", 0),
+        memory_free=memory.get("MemAvailable", 0),
+        temperature=_temperature(root),
+        system=_system(root),
+        kernel=platform.release(),
+        python=platform.python_version(),
+    )
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace").strip("\0\n ")
+    except OSError:
+        return ""
+
+
+def _model(root: Path) -> str:
+    # Boards describe themselves by a device tree, PCs by DMI.
+    for name in ("proc/device-tree/model", "sys/firmware/devicetree/base/model"):
+        if model := _text(root / name):
+            return model
+    dmi = root / "sys/class/dmi/id"
+    return f"{_text(dmi / 'sys_vendor')} {_text(dmi / 'product_name')}".strip()
+
+
+def _memory(root: Path) -> dict[str, int]:
+    """Return /proc/meminfo in bytes."""
+    found = {}
+    for line in _text(root / "proc/meminfo").splitlines():
+        key, _colon, value = line.partition(":")
+        number = value.split()[:1]
+        if number and number[0].isdigit():
+            found[key] = int(number[0]) * 1024
+    return found
+
+
+def _temperature(root: Path) -> float:
+    zones = (_text(f) for f in (root / "sys/class/thermal").glob("thermal_zone*/temp"))
+    # Millidegrees: Documentation/ABI/testing/sysfs-class-thermal
+    return max((int(z) / 1000 for z in zones if z.lstrip("-").isdigit()), default=0.0)
+
+
+def _system(root: Path) -> str:
+    for line in _text(root / "etc/os-release").splitlines():
+        key, _equals, value = line.partition("=")
+        if key == "PRETTY_NAME":
+            return value.strip("\"'")
+    return platform.system()

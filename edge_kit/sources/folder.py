@@ -1,0 +1,85 @@
+"""A folder of photos, subfolders included."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from edge_kit.errors import SourceError
+from edge_kit.sources.photo import PHOTO_SUFFIXES, read_photo
+from edge_kit.sources.source import Frame
+
+__all__ = ["FolderSource"]
+
+_LOG = logging.getLogger(__name__)
+
+
+class FolderSource:
+    """Yield every photo below a folder, sorted by path, so that two runs see the same order.
+
+    A photo that cannot be read is counted, reported and skipped: one bad file must not end a
+    night's work.
+
+    Args:
+        path: The folder.
+        on_skip: Told of each unreadable photo; by default a log warning.
+    """
+
+    live = False
+    dropped = 0
+
+    def __init__(self, path: Path, on_skip: Callable[[SourceError], None] | None = None) -> None:
+        self.name = str(path)
+        self.skipped = 0
+        self._path = path
+        self._on_skip = on_skip or (lambda error: _LOG.warning("skipped: %s", error))
+        self._closed = False
+
+    def paths(self) -> list[Path]:
+        """Return the photos, sorted.
+
+        Raises:
+            SourceError: The folder is missing, cannot be read or holds no photo.
+        """
+        try:
+            found = [p for p in self._path.rglob("*") if _is_photo(p)]
+        except OSError as error:
+            raise SourceError(f"{self._path} cannot be read ({error.strerror})") from None
+        if not found:
+            kinds = ", ".join(sorted(PHOTO_SUFFIXES))
+            raise SourceError(f"{self._path} holds no photo", f"photos end in {kinds}")
+        return sorted(found)
+
+    def frames(self) -> Iterator[Frame]:
+        """Yield the photos; a frame's name is its path relative to the folder.
+
+        Raises:
+            SourceError: There is no photo, or not one of them can be read.
+        """
+        read = 0
+        for path in self.paths():
+            if self._closed:
+                return
+            try:
+                pixels = read_photo(path)
+            except SourceError as error:
+                self.skipped += 1
+                self._on_skip(error)
+                continue
+            yield Frame(pixels, time.time(), read, path.relative_to(self._path).as_posix())
+            read += 1
+        if not read:
+            raise SourceError(f"none of the {self.skipped} photos in {self._path} can be read")
+
+    def close(self) -> None:
+        """End before the next photo."""
+        self._closed = True
+
+
+def _is_photo(path: Path) -> bool:
+    # Names like ._photo.jpg are the resource forks that macOS leaves on memory cards.
+    return (
+        path.suffix.lower() in PHOTO_SUFFIXES and not path.name.startswith(".") and path.is_file()
+    )

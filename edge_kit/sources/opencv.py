@@ -1,0 +1,43 @@
+"""OpenCV where it is needed: imported late, quiet, and its BGR turned into RGB."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_kit.errors import MissingExtraError
+
+__all__ = ["load_cv2", "to_rgb"]
+
+
+def load_cv2(why: str) -> Any:
+    """Import OpenCV.
+
+    Args:
+        why: What needs it, as the subject of a sentence.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
+    try:
+        import cv2
+    except ImportError:
+        raise MissingExtraError("opencv-python-headless", "camera", why) from None
+    # It reports each failed open on stderr besides returning it; the sentence is ours to write.
+    with contextlib.suppress(AttributeError):
+        cv2.setLogLevel(0)
+    return cv2
+
+
+def to_rgb(cv2: Any, image: NDArray[Any]) -> NDArray[np.uint8]:
+    """Return contiguous uint8 RGB from what OpenCV decoded: BGR, BGRA or grey."""
+    if image.ndim == 2 or image.shape[2] == 1:
+        code = cv2.COLOR_GRAY2RGB
+    elif image.shape[2] == 4:
+        code = cv2.COLOR_BGRA2RGB
+    else:
+        code = cv2.COLOR_BGR2RGB
+    return np.asarray(cv2.cvtColor(image, code), dtype=np.uint8)
