@@ -1,0 +1,142 @@
+"""What an export is asked to do: one frozen dataclass, resolved once by the command line."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edge_kit.errors import UsageError
+from edge_kit.manifest import Preprocessing
+
+__all__ = ["IMAGENET_MEAN", "IMAGENET_STD", "TARGETS", "ExportConfig"]
+
+TARGETS = ("x86_64", "aarch64")
+# The usual torchvision constants, in pixel units.
+IMAGENET_MEAN = (123.675, 116.28, 103.53)
+IMAGENET_STD = (58.395, 57.12, 57.375)
+
+
+@dataclass(frozen=True)
+class ExportConfig:
+    """Everything that decides an export.
+
+    Attributes:
+        data: Folder of photos, a folder per class.
+        out: Bundle directory to write.
+        model: ``package.module:factory`` of a trained classifier, or None with `backbone`.
+        weights: State dict for `model`; None when the factory returns a trained model.
+        backbone: Name of a pretrained backbone for people who have only photos.
+        name: Model name for people; by default made from `model` or `backbone`.
+        size: Side of the square input, pixels; None takes the backbone's, else 224.
+        resize: ``squash`` or ``crop``.
+        mean: Per channel, pixel units; None takes the backbone's, else ImageNet's.
+        std: Likewise.
+        cut: ``auto`` or the name of a cut.
+        budget: Most of the full model's multiply-accumulates that ``auto`` puts on the device.
+        channels: Width of the bottleneck.
+        targets: Architectures that get an int8 ONNX end model.
+        tflite: Also make a TFLite end model.
+        tail_weights: How the bundle stores the cloud half: ``fp32``, ``fp16`` or ``int8``.
+        views: Augmented views of each training photo.
+        epochs: Passes over the training photos; None takes the trainer's own number.
+        fine_tune: Train the tail on the photos; always so with `backbone`.
+        accuracy_budget: What hybrid accuracy may lose against cloud-only when T is chosen.
+        seed: Fixes augmentation, initial weights and order.
+        processes: Worker processes for features; None means one a core.
+    """
+
+    data: Path
+    out: Path
+    model: str | None = None
+    weights: Path | None = None
+    backbone: str | None = None
+    name: str | None = None
+    size: int | None = None
+    resize: str = "squash"
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    cut: str = "auto"
+    budget: float = 0.5
+    channels: int = 12
+    targets: tuple[str, ...] = TARGETS
+    tflite: bool = True
+    tail_weights: str = "fp16"
+    views: int = 10
+    epochs: int | None = None
+    fine_tune: bool = True
+    accuracy_budget: float = 0.005
+    seed: int = 0
+    processes: int | None = None
+
+    def __post_init__(self) -> None:
+        if (self.model is None) == (self.backbone is None):
+            raise UsageError(
+                "an export takes either a MODEL (package.module:factory) or --backbone",
+                "give exactly one of them",
+            )
+        if self.backbone is not None and self.weights is not None:
+            raise UsageError("--weights belongs to a MODEL, a --backbone brings its own")
+        if self.size is not None and not 16 <= self.size <= 1024:
+            raise UsageError(f"--size {self.size} lies outside 16 to 1024 pixels")
+        if not 0 < self.budget <= 1:
+            raise UsageError(f"--budget {self.budget} lies outside 0 to 1")
+        if self.channels < 1:
+            raise UsageError(f"--channels {self.channels} leaves no features to send")
+        if self.views < 0 or (self.epochs is not None and self.epochs < 1):
+            raise UsageError("--views must be 0 or more and --epochs 1 or more")
+        for target in self.targets:
+            if target not in TARGETS:
+                raise UsageError(f"target {target!r} is not one of {', '.join(TARGETS)}")
+        if not self.targets and not self.tflite:
+            raise UsageError("no end model is left: give --targets, or drop --no-tflite")
+
+    @property
+    def work(self) -> Path:
+        """Where stages keep what they made, so that a rerun resumes."""
+        return self.out.with_name(self.out.name + ".work")
+
+    @property
+    def title(self) -> str:
+        """The model's name for people."""
+        if self.name:
+            return self.name
+        if self.backbone:
+            return self.backbone
+        assert self.model is not None
+        return self.model.partition(":")[2].rpartition(".")[2]
+
+    @property
+    def workers(self) -> int:
+        """Processes for feature extraction."""
+        return self.processes or len(os.sched_getaffinity(0))
+
+    def preprocessing(
+        self, size: int, mean: tuple[float, ...], std: tuple[float, ...]
+    ) -> Preprocessing:
+        """Merge what the user gave with the model's own defaults.
+
+        Args:
+            size: Default side, pixels.
+            mean: Default, per channel in pixel units.
+            std: Default, likewise.
+        """
+        side = self.size or size
+        return Preprocessing(side, side, self.resize, "RGB", self.mean or mean, self.std or std)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what the bundle records of how it was made; no paths of this machine."""
+        return {
+            "model": self.model,
+            "backbone": self.backbone,
+            "cut": self.cut,
+            "budget": self.budget,
+            "channels": self.channels,
+            "views": self.views,
+            "epochs": self.epochs,
+            "fine_tune": self.fine_tune,
+            "seed": self.seed,
+            "accuracy_budget": self.accuracy_budget,
+            "tail_weights": self.tail_weights,
+        }
