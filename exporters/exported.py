@@ -119,6 +119,8 @@ class _OnnxRunner:
         options.intra_op_num_threads = len(os.sched_getaffinity(0))
         options.log_severity_level = 3
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        # Run a file for arm64 in integers here too, as an arm64 board would.
+        options.add_session_config_entry("session.qdqisint8allowed", "1")
         self._session = ort.InferenceSession(
             os.fspath(path), options, providers=["CPUExecutionProvider"]
         )

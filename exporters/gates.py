@@ -80,7 +80,7 @@ def split_parity(
     *,
     budget: float = 1e-4,
 ) -> Gate:
-    """trunk then tail against the full model on the same inputs, the bottleneck left out."""
+    """Trunk then tail against the full model on the same inputs, the bottleneck left out."""
     raise NotImplementedError
 
 
