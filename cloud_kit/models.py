@@ -1,0 +1,118 @@
+"""The cloud halves that one worker holds, found by what a message says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from edge_kit.bundle import Bundle
+from edge_kit.engines import Engine
+from edge_kit.errors import BundleError
+from edge_kit.tensors import TensorSpec
+
+__all__ = ["Models", "OpenTail", "Tail", "open_models"]
+
+OpenTail = Callable[[Bundle, int, int], Engine]
+"""Opens the cloud half: bundle, cut, threads."""
+
+
+@dataclass(frozen=True)
+class Tail:
+    """One loaded cloud half.
+
+    Attributes:
+        model: The 8 bytes that messages carry.
+        cut: Index of the cut that it continues.
+        name: The model's name, for people.
+        features: What the manifest says crosses the network at this cut.
+        classes: Number of classes.
+        engine: Takes ``features``, gives ``logits``.
+    """
+
+    model: bytes
+    cut: int
+    name: str
+    features: TensorSpec
+    classes: int
+    engine: Engine
+
+    @property
+    def layout(self) -> str:
+        """The layout that the engine takes features in."""
+        return self.engine.inputs["features"].layout
+
+
+@dataclass(frozen=True)
+class Models:
+    """All tails of a worker.
+
+    Attributes:
+        tails: By wire id and cut.
+    """
+
+    tails: Mapping[tuple[bytes, int], Tail]
+
+    def __post_init__(self) -> None:
+        if not self.tails:
+            raise ValueError("a worker needs at least one cloud half")
+
+    @property
+    def max_values(self) -> int:
+        """Values of the largest sample that any tail takes."""
+        return max(t.features.size for t in self.tails.values())
+
+    @property
+    def max_bytes(self) -> int:
+        """Bytes of the largest sample that any tail takes, unpacked."""
+        return max(t.features.nbytes for t in self.tails.values())
+
+    def knows(self, model: bytes) -> bool:
+        """Return whether any cut of `model` is here."""
+        return any(known == model for known, _cut in self.tails)
+
+    def find(self, model: bytes, cut: int) -> Tail | None:
+        """Return the tail for a message; None when this worker has none."""
+        return self.tails.get((model, cut))
+
+    def close(self) -> None:
+        """Free every engine."""
+        for tail in self.tails.values():
+            tail.engine.close()
+
+
+def open_models(
+    paths: Iterable[Path], threads: int, *, open_tail: OpenTail | None = None
+) -> Models:
+    """Open bundles and load the cloud half of each of their cuts.
+
+    Args:
+        paths: Bundles, as directories or packed files.
+        threads: Threads of each engine. Engines run one at a time, so they share the cores.
+        open_tail: How to load one; by default `edge_kit.engines.select.open_tail`.
+
+    Raises:
+        BundleError: A bundle is not sound or holds no cloud half.
+        EngineError: A cloud half cannot be loaded.
+    """
+    if open_tail is None:
+        from edge_kit.engines.select import open_tail as default_open_tail
+
+        open_tail = default_open_tail
+    tails: dict[tuple[bytes, int], Tail] = {}
+    for path in paths:
+        bundle = Bundle.open(path)
+        manifest = bundle.manifest
+        cuts = sorted({f.cut for f in manifest.engines if f.role == "tail" and f.cut is not None})
+        if not cuts:
+            raise BundleError(f"{path} holds no cloud half", "export it again with a tail")
+        for cut in cuts:
+            tails[manifest.wire_id, cut] = Tail(
+                model=manifest.wire_id,
+                cut=cut,
+                name=manifest.name,
+                features=bundle.cut(cut).features,
+                classes=len(manifest.classes),
+                engine=open_tail(bundle, cut, threads),
+            )
+    return Models(tails)
