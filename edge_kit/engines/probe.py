@@ -1,0 +1,163 @@
+"""Try an engine in a process of its own, so that a wheel that dies takes nobody with it.
+
+A wheel built for another CPU ends in SIGILL, at import or at the first inference; no ``except``
+catches that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from edge_kit.bundle import Bundle
+from edge_kit.engines.engine import Engine
+from edge_kit.engines.load import PACKAGES, load_engine
+from edge_kit.errors import EdgeKitError
+from edge_kit.manifest import EngineFile
+
+__all__ = ["ProbeResult", "probe"]
+
+_CALLS = 20
+_TIMEOUT_S = 120.0
+# Time enough for a median; a slow board needs not make all the calls.
+_BUDGET_S = 5.0
+
+_SIGNALS = {
+    signal.SIGILL: "dies with an illegal instruction on this CPU",
+    signal.SIGSEGV: "crashes on this machine (segmentation fault)",
+    signal.SIGBUS: "crashes on this machine (bus error)",
+    signal.SIGABRT: "gives up on this machine (abort)",
+    signal.SIGKILL: "was killed, probably for want of memory",
+}
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """What a trial showed.
+
+    Attributes:
+        ok: The engine loaded the file and ran it.
+        seconds_median: Median of one call at batch 1; 0.0 when not ok.
+        error: Why not, as a sentence; empty when ok.
+    """
+
+    ok: bool
+    seconds_median: float = 0.0
+    error: str = ""
+
+
+def probe(
+    bundle: Bundle,
+    file: EngineFile,
+    threads: int,
+    *,
+    command: Callable[[], Sequence[str]] | None = None,
+    timeout_s: float = _TIMEOUT_S,
+) -> ProbeResult:
+    """Load and run a model file in a child process.
+
+    Args:
+        bundle: Where it lies.
+        file: Which one.
+        threads: Of the engine.
+        command: Gives the child's command line; injected by tests.
+        timeout_s: When to give up.
+    """
+    argv = (
+        command()
+        if command
+        else [sys.executable, "-m", __name__, str(bundle.root), file.path, str(threads), "--json"]
+    )
+    package = PACKAGES.get(file.engine, file.engine)
+    try:
+        child = subprocess.run(
+            argv, capture_output=True, timeout=timeout_s, check=False, stdin=subprocess.DEVNULL
+        )
+    except subprocess.TimeoutExpired:
+        return ProbeResult(False, error=f"{package} gave no answer within {timeout_s:.0f} s")
+    except OSError as error:
+        return ProbeResult(False, error=f"the trial of {package} cannot start ({error.strerror})")
+    if child.returncode < 0:
+        return ProbeResult(False, error=f"the {package} wheel {_cause(-child.returncode)}")
+    return _answer(child.stdout) or ProbeResult(
+        False,
+        error=f"the trial of {package} failed with status {child.returncode}{_tail(child.stderr)}",
+    )
+
+
+def _cause(number: int) -> str:
+    try:
+        known = signal.Signals(number)
+    except ValueError:
+        return f"was ended by signal {number}"
+    return _SIGNALS.get(known, f"was ended by {known.name}")
+
+
+def _answer(stdout: bytes) -> ProbeResult | None:
+    """Read the child's last line; runtimes may have written before it."""
+    for line in reversed(stdout.decode(errors="replace").splitlines()):
+        try:
+            data = json.loads(line)
+            return ProbeResult(bool(data["ok"]), float(data["seconds_median"]), str(data["error"]))
+        except (ValueError, KeyError, TypeError):
+            continue
+    return None
+
+
+def _tail(stderr: bytes) -> str:
+    lines = stderr.decode(errors="replace").strip().splitlines()
+    return f" ({lines[-1][:300]})" if lines else ""
+
+
+def _measure(engine: Engine, calls: int = _CALLS) -> float:
+    """Return the median seconds of a call on noise, the first one left out."""
+    rng = np.random.default_rng(0)
+    batch = {
+        name: rng.integers(0, 100, (1, *spec.shape)).astype(spec.dtype)
+        for name, spec in engine.inputs.items()
+    }
+    engine.run(batch)
+    times: list[float] = []
+    start = time.perf_counter()
+    while len(times) < calls and (len(times) < 3 or time.perf_counter() - start < _BUDGET_S):
+        at = time.perf_counter()
+        engine.run(batch)
+        times.append(time.perf_counter() - at)
+    return statistics.median(times)
+
+
+def _main(argv: Sequence[str] | None = None) -> int:
+    """Be the child: try one file and print a line of JSON."""
+    parser = argparse.ArgumentParser(prog="edge_kit.engines.probe")
+    parser.add_argument("bundle", type=Path)
+    parser.add_argument("file")
+    parser.add_argument("threads", type=int)
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args(argv)
+    result = {"ok": False, "seconds_median": 0.0, "error": ""}
+    try:
+        bundle = Bundle.open(args.bundle)
+        file = next(f for f in bundle.manifest.engines if f.path == args.file)
+        seconds = _measure(load_engine(bundle, file, args.threads))
+        result |= {"ok": True, "seconds_median": seconds}
+    except StopIteration:
+        result["error"] = f"the bundle has no file {args.file}"
+    except EdgeKitError as error:
+        result["error"] = str(error)
+    line = json.dumps(result) if args.json else f"{result}"
+    sys.stdout.write("\n" + line + "\n")
+    return 0 if result["ok"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(_main())

@@ -1,0 +1,95 @@
+"""Trials that went well, kept on disk so that a start costs no second one."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import logging
+import os
+import platform
+import tempfile
+from pathlib import Path
+
+from edge_kit.engines.probe import ProbeResult
+from edge_kit.manifest import EngineFile
+
+__all__ = ["TrialCache"]
+
+_LOG = logging.getLogger(__name__)
+_PACKAGES = ("onnxruntime", "tflite-runtime", "ai-edge-litert", "numpy")
+# Lines of /proc/cpuinfo that change when a memory card moves to another board.
+_CPU_LINES = ("model name", "flags", "features", "cpu part", "hardware", "revision", "model")
+
+
+class TrialCache:
+    """Remember results by model file, machine, package versions and threads.
+
+    Only successes are kept: a failure may have passed by the next start. A cache that cannot be
+    read or written is none; nothing fails for it.
+
+    Args:
+        folder: Where the results lie; by default in the user's cache directory.
+        cpuinfo: Where Linux describes the CPU.
+    """
+
+    def __init__(self, folder: Path | None = None, cpuinfo: Path = Path("/proc/cpuinfo")) -> None:
+        self._folder = folder or _default_folder()
+        self._machine = _machine(cpuinfo)
+
+    def get(self, file: EngineFile, threads: int) -> ProbeResult | None:
+        """Return the earlier result, or None."""
+        if self._folder is None:
+            return None
+        try:
+            data = json.loads(self._path(self._folder, file, threads).read_text(encoding="utf-8"))
+            return ProbeResult(True, float(data["seconds_median"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def put(self, file: EngineFile, threads: int, result: ProbeResult) -> None:
+        """Keep a success."""
+        if self._folder is None or not result.ok:
+            return
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(
+                "w", dir=self._folder, suffix=".part", delete=False, encoding="utf-8"
+            ) as part:
+                json.dump({"seconds_median": result.seconds_median, "file": file.path}, part)
+            Path(part.name).replace(self._path(self._folder, file, threads))
+        except OSError as error:
+            _LOG.debug("the trial of %s is not kept: %s", file.path, error)
+
+    def _path(self, folder: Path, file: EngineFile, threads: int) -> Path:
+        key = "\n".join([file.sha256, file.engine, str(threads), self._machine, *_versions()])
+        return folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
+
+
+def _default_folder() -> Path | None:
+    base = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return (Path(base) if base else Path.home() / ".cache") / "edge-kit" / "trials"
+    except RuntimeError:  # this user has no home
+        return None
+
+
+def _versions() -> list[str]:
+    found = []
+    for package in _PACKAGES:
+        try:
+            found.append(f"{package}=={importlib.metadata.version(package)}")
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _machine(cpuinfo: Path) -> str:
+    try:
+        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    facts = {ln for ln in lines if ln.partition(":")[0].strip().lower() in _CPU_LINES}
+    return "\n".join(
+        [platform.machine(), platform.node(), platform.python_version(), *sorted(facts)]
+    )
