@@ -5,8 +5,8 @@ PYTHON ?= python3
 DEMO := .venv-demo
 DEV := .venv
 
-PATH := $(PATH):/usr/sbin
-MOSQUITTO := $(shell command -v mosquitto)
+# Debian keeps mosquitto where a user's PATH does not reach.
+MOSQUITTO := $(or $(shell command -v mosquitto),$(wildcard /usr/sbin/mosquitto))
 # Without mosquitto the demo takes a broker that pip installs.
 DEMO_EXTRAS := $(if $(MOSQUITTO),demo,demo,broker)
 
@@ -39,11 +39,12 @@ clean:
 
 define supported
 @$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-  echo "edge-kit needs Python 3.11 or later; name one with: make $@ PYTHON=python3.11" >&2; exit 1; }
+  echo "edge-kit needs Python 3.11 or later; name one with: make PYTHON=python3.11" >&2; exit 1; }
 endef
 
 $(DEMO)/installed: pyproject.toml
 	$(supported)
+	@echo "Installing into $(DEMO), once"
 	$(PYTHON) -m venv $(DEMO)
 	$(DEMO)/bin/pip install --quiet -e '.[$(DEMO_EXTRAS)]'
 	touch $@
