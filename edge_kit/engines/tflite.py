@@ -22,7 +22,9 @@ __all__ = ["INTERPRETERS", "TfliteEngine"]
 INTERPRETERS = ("tflite_runtime.interpreter", "ai_edge_litert.interpreter")
 
 # A file states scales as float32 and a manifest as decimal text.
-_SCALE_TOLERANCE = 1e-5
+_TOLERANCE = 1e-5
+# Calibration photos need not hold a full white; a step of half a percent is no harm.
+_PIXEL_TOLERANCE = 5e-3
 
 
 class TfliteEngine:
@@ -130,26 +132,26 @@ def _indices(
     found = {}
     for name, spec in specs.items():
         have = details[name]
-        scale, zero_point = have["quantization"]
-        quantized = bool(scale)
-        same = (
-            tuple(int(d) for d in have["shape"]) == (1, *spec.shape)
-            and np.dtype(have["dtype"]) == np.dtype(spec.dtype)
-            # image and float tensors have a meaning of their own, see end.py
-            and (
-                name == "image"
-                or not quantized
-                or (
-                    abs(scale - spec.scale) <= _SCALE_TOLERANCE * spec.scale
-                    and zero_point == spec.zero_point
-                )
-            )
-        )
-        if not same:
+        shape, dtype = tuple(int(d) for d in have["shape"]), np.dtype(have["dtype"])
+        same = shape == (1, *spec.shape) and dtype == np.dtype(spec.dtype)
+        if not (same and _same_numbers(spec, *have["quantization"])):
+            scale, zero_point = have["quantization"]
             raise EngineError(
-                f"{name} of {path} is {np.dtype(have['dtype'])}{list(have['shape'])} scale {scale} "
-                f"zero point {zero_point}, the manifest says otherwise: {spec}",
+                f"{name} of {path} is {dtype}{list(shape)} with scale {scale:g} and zero point "
+                f"{zero_point}, the manifest says {spec.dtype}{[1, *spec.shape]} with "
+                f"{spec.scale:g} and {spec.zero_point}",
                 "export the bundle again",
             )
         found[name] = int(have["index"])
     return found
+
+
+def _same_numbers(spec: TensorSpec, scale: float, zero_point: int) -> bool:
+    """Return whether the file's quantization is what this side will assume."""
+    if not scale:  # a float tensor
+        return True
+    if spec.name == "image":
+        # end.py feeds pixels (uint8) or pixels - 128 (int8), whatever the manifest says.
+        offset = -128 if spec.dtype == "int8" else 0
+        return abs(scale - 1) <= _PIXEL_TOLERANCE and zero_point == offset
+    return abs(scale - spec.scale) <= _TOLERANCE * spec.scale and zero_point == spec.zero_point
