@@ -273,9 +273,22 @@ def _run_once(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
     return logits
 
 
+class _Tracer(fx.Tracer):
+    """Keeps layers that only make noise while training (DropPath and its kin) as modules.
+
+    Traced through in eval mode they would vanish, and a tail trained later would go without.
+    """
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        plain = not any(True for _ in m.children()) and not m.state_dict()
+        if plain and "drop" in type(m).__name__.lower():
+            return True
+        return super().is_leaf_module(m, module_qualified_name)
+
+
 def _graph(model: nn.Module, batch: torch.Tensor) -> tuple[fx.GraphModule, str]:
     try:
-        tracer = fx.Tracer()
+        tracer = _Tracer()
         graph = tracer.trace(model)
         return fx.GraphModule(tracer.root, graph), "fx"
     except Exception as symbolic:  # the tracer runs the user's code, so anything can come
