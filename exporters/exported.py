@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_kit.bundle import sha256_file
-from edge_kit.errors import ExportError, MissingExtraError
+from edge_kit.engines.tflite import TfliteEngine
 from edge_kit.manifest import EngineFile
 from edge_kit.tensors import TensorSpec, dequantize, to_layout
 
@@ -51,7 +51,7 @@ class Exported:
             batch = pixels_for(batch, spec)
         else:
             batch = to_layout(batch.astype(spec.dtype, copy=False), "NCHW", spec.layout)
-        raw = self._runner.run(batch)
+        raw = self._run(batch)
         out: dict[str, NDArray[Any]] = {}
         for given in self.entry.outputs:
             values = raw[given.name]
@@ -67,10 +67,12 @@ class Exported:
         return replace(self, entry=replace(self.entry, figures=merged))
 
     @cached_property
-    def _runner(self) -> _OnnxRunner | _TfliteRunner:
+    def _run(self) -> Callable[[NDArray[Any]], dict[str, NDArray[Any]]]:
         if self.entry.engine == "onnx":
-            return _OnnxRunner(self.source)
-        return _TfliteRunner(self.source)
+            return _OnnxRunner(self.source).run
+        engine = TfliteEngine(self.source, self.entry, threads=1)
+        (spec,) = self.entry.inputs
+        return lambda batch: engine.run({spec.name: batch})
 
 
 def describe(
@@ -112,6 +114,8 @@ def pixels_for(pixels: NDArray[np.uint8], spec: TensorSpec) -> NDArray[Any]:
 
 
 class _OnnxRunner:
+    """onnxruntime as a parity check wants it, unlike a board: all cores, every architecture."""
+
     def __init__(self, path: Path) -> None:
         import onnxruntime as ort  # type: ignore[import-untyped]
 
@@ -133,32 +137,3 @@ class _OnnxRunner:
             for i in range(0, len(batch), BATCH)
         ]
         return {name: np.concatenate([p[k] for p in parts]) for k, name in enumerate(self._outputs)}
-
-
-class _TfliteRunner:
-    def __init__(self, path: Path) -> None:
-        interpreter = _tflite_module().Interpreter(model_path=os.fspath(path), num_threads=1)
-        signatures = list(interpreter.get_signature_list())
-        if len(signatures) != 1:
-            raise ExportError(f"{path} has {len(signatures)} signatures, one is expected")
-        self._run = interpreter.get_signature_runner(signatures[0])
-        (self._input,) = self._run.get_input_details()
-
-    def run(self, batch: NDArray[Any]) -> dict[str, NDArray[Any]]:
-        # The outputs are views into the interpreter that the next call overwrites.
-        rows = [
-            {k: v.copy() for k, v in self._run(**{self._input: batch[i : i + 1]}).items()}
-            for i in range(len(batch))
-        ]
-        return {name: np.concatenate([r[name] for r in rows]) for name in rows[0]}
-
-
-def _tflite_module() -> Any:
-    try:
-        import tflite_runtime.interpreter as module  # type: ignore[import-not-found,import-untyped,unused-ignore]
-    except ImportError:
-        try:
-            import ai_edge_litert.interpreter as module  # type: ignore[import-not-found,import-untyped,unused-ignore]
-        except ImportError:
-            raise MissingExtraError("a TFLite runtime", "tflite", "running a .tflite") from None
-    return module

@@ -225,8 +225,8 @@ def _take_int8(path: Path, features: TensorSpec) -> None:
                 node.input[k] = "features_real"
     graph.initializer.extend(
         [
-            numpy_helper.from_array(np.float32(features.scale), "features_scale"),
-            numpy_helper.from_array(np.int8(features.zero_point), "features_zero_point"),
+            numpy_helper.from_array(np.array(features.scale, np.float32), "features_scale"),
+            numpy_helper.from_array(np.array(features.zero_point, np.int8), "features_zero_point"),
         ]
     )
     graph.node.insert(

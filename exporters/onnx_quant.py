@@ -259,7 +259,7 @@ def _emit_int8_features(graph: onnx.GraphProto) -> None:
     if constants[dequantizer.input[2]].dtype == np.int8:
         _rename(graph, stored, "features")
     else:
-        zero = numpy_helper.from_array(np.int8(0), "emitted_features_zero_point")
+        zero = numpy_helper.from_array(np.array(0, np.int8), "emitted_features_zero_point")
         graph.initializer.append(zero)
         graph.node.extend(
             [
