@@ -35,6 +35,7 @@ __all__ = ["Connection", "End", "Session", "Will"]
 _log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S = 5.0
+LOOP_TIMEOUT_S = 1.0
 MAX_QUEUED = 1000
 # Fixed header, packet id, property length, content type and expiry of a PUBLISH, rounded up.
 _OVERHEAD = 64
@@ -155,7 +156,9 @@ class Connection:
             )
             if self._closing:
                 self._client.disconnect()
-            self._client.loop_forever()
+            # Not loop_forever: only `loop` makes the socket pair with which `publish` wakes it.
+            while self._client.loop(LOOP_TIMEOUT_S) == paho.MQTT_ERR_SUCCESS:
+                pass
         except (OSError, ValueError) as error:
             self._end = self._end or End(*reasons.connect_error(self.address, error))
         except Exception as error:  # paho parses what a broker sends; garbage may raise anything

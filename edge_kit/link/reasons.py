@@ -57,6 +57,11 @@ def connect_error(address: BrokerAddress, error: OSError | ValueError) -> tuple[
         return LinkError(
             f"{address.url} does not answer", "check the address, the network and firewalls"
         ), False
+    if address.tls and isinstance(error, ConnectionResetError):
+        return LinkError(
+            f"{address.url} ends the connection during the TLS handshake",
+            "check that this port speaks TLS",
+        ), False
     return LinkError(f"cannot connect to {address.url}: {error}", "check the network"), False
 
 
@@ -133,6 +138,17 @@ def disconnect_error(
     return LinkError(f"the connection to {address.url} was lost"), False
 
 
+class _Socket(ssl.SSLSocket):
+    """Closes itself when the handshake fails; paho would leave it to the garbage collector."""
+
+    def do_handshake(self, block: bool = False) -> None:
+        try:
+            super().do_handshake(block)
+        except BaseException:
+            self.close()
+            raise
+
+
 def tls_context(address: BrokerAddress) -> ssl.SSLContext:
     """Return a client context that verifies the broker's certificate and its host name.
 
@@ -145,6 +161,7 @@ def tls_context(address: BrokerAddress) -> ssl.SSLContext:
         raise LinkError(
             f"the CA file {address.ca} cannot be used: {error}", "it must hold PEM certificates"
         ) from None
+    context.sslsocket_class = _Socket
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if address.cert:
         try:
