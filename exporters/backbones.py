@@ -80,8 +80,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, C, h, w) to the block's output."""
-        y = self.layers(x)
-        return self.drop(y) + x if self.skip else y
+        y: Tensor = self.layers(x)
+        return x + self.drop(y) if self.skip else y
 
 
 class EfficientNetLite(nn.Module):

@@ -30,7 +30,8 @@ class Candidate:
     """One possible cut.
 
     Attributes:
-        name: The module that ends there, such as ``blocks.7``, or the traced operation.
+        name: The outermost module that ends there, such as ``blocks.7``, or the operation.
+        aliases: The other modules that end there.
         node: Name of the graph node whose output crosses.
         shape: (channels, height, width) of that output.
         macs_before: Multiply-accumulates of one sample up to and including it.
@@ -38,6 +39,7 @@ class Candidate:
     """
 
     name: str
+    aliases: tuple[str, ...]
     node: str
     shape: tuple[int, int, int]
     macs_before: int
@@ -90,8 +92,10 @@ def find_cuts(traced: Traced) -> tuple[Candidate, ...]:
         if alive != {node} or not _is_map(traced, node):
             continue
         _, *shape = recording.values[node.name]
-        name = _unique(_name(node, nodes[i + 1]), names)
-        candidate = Candidate(name, node.name, _triple(shape), before, before / total)
+        first, *rest = _names(node, nodes[i + 1])
+        name = _unique(first, names)
+        triple, share = _triple(shape), before / total
+        candidate = Candidate(name, tuple(rest), node.name, triple, before, share)
         if found and found[-1].macs_before == before:
             if candidate.nbytes > found[-1].nbytes:
                 continue
@@ -207,13 +211,10 @@ def _modules(node: fx.Node) -> list[str]:
     return [p for p in paths if p and p != "L['self']"]
 
 
-def _name(node: fx.Node, following: fx.Node) -> str:
-    """Name a cut by the outermost module that ends with it, else by the innermost around it."""
-    inside, after = _modules(node), set(_modules(following))
-    for path in inside:
-        if path not in after:
-            return path
-    return node.name
+def _names(node: fx.Node, following: fx.Node) -> list[str]:
+    """Return the modules that end with a node, outermost first, or its own name."""
+    after = set(_modules(following))
+    return [path for path in _modules(node) if path not in after] or [node.name]
 
 
 def _unique(name: str, seen: dict[str, int]) -> str:
@@ -226,7 +227,7 @@ def _named(candidates: Sequence[Candidate], wanted: str) -> Candidate:
         return ".".join(part.lstrip("_") for part in name.split("."))
 
     for match in (str, bare):
-        hits = [c for c in candidates if match(c.name) == match(wanted)]
+        hits = [c for c in candidates if match(wanted) in map(match, (c.name, *c.aliases))]
         if len(hits) == 1:
             return hits[0]
     near = ", ".join(c.name for c in candidates[:12])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
@@ -188,7 +189,7 @@ def test_no_classifier_is_a_sentence(model, said):
 
 
 def write_module(folder: Path, monkeypatch, text: str) -> str:
-    name = f"made_{abs(hash((folder, text)))}"
+    name = f"made_{zlib.crc32(f'{folder}{text}'.encode())}"
     (folder / f"{name}.py").write_text(text)
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "path", list(sys.path))
