@@ -1,0 +1,208 @@
+"""The SQLite file under a spool: lock it, open it, put a damaged one aside, explain what fails."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from edge_kit.errors import SpoolError
+
+__all__ = ["SpoolFile"]
+
+SCHEMA = 1
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS counter (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS sample (
+  seq INTEGER PRIMARY KEY,
+  payload BLOB NOT NULL,
+  stored_at REAL NOT NULL,
+  provisional TEXT NOT NULL
+);
+"""
+
+
+class SpoolFile:
+    """A locked and opened file with the spool's tables.
+
+    Args:
+        path: Where; made with its directories when missing.
+        sync: SQLite's ``synchronous`` level, ``full`` or ``normal``.
+        clock: Wall clock, for the name of a damaged file.
+
+    Attributes:
+        notice: A sentence for people when a damaged file was put aside; else empty.
+
+    Raises:
+        SpoolError: It cannot be opened or written, or another process holds it.
+    """
+
+    def __init__(self, path: Path, sync: str, clock: Callable[[], float] = time.time) -> None:
+        self.path = path
+        self.notice = ""
+        self._sync = sync
+        self._clock = clock
+        self._lock = _hold_lock(path)
+        try:
+            self._db = self._open_or_replace()
+        except BaseException:
+            self._lock.close()
+            raise
+
+    def query(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Run one statement outside `transaction`, which commits by itself.
+
+        Raises:
+            SpoolError: The file cannot be read or written.
+        """
+        with self._translated("use"):
+            return self._db.execute(sql, values).fetchall()
+
+    def set_durably(self, key: str, value: Any) -> None:
+        """Store a value of ``meta`` that must survive a power cut whatever the level.
+
+        Raises:
+            SpoolError: The file cannot be written.
+        """
+        self.query("PRAGMA synchronous = full")
+        self.query("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+        self.query(f"PRAGMA synchronous = {self._sync}")
+
+    def close(self) -> None:
+        """Write the log back into the file, shrink it, and let the lock go."""
+        with contextlib.suppress(sqlite3.Error):
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self._db.close()
+        self._lock.close()
+
+    def _open_or_replace(self) -> sqlite3.Connection:
+        """Open the file; put a damaged one aside and start a new one."""
+        try:
+            return self._open()
+        except sqlite3.DatabaseError as error:
+            if not _is_damage(error):
+                raise _translate(error, "open", self.path) from None
+        aside = self._put_aside()
+        self.notice = (
+            f"the spool {self.path} was damaged: it was put aside as {aside.name} and a new one "
+            "started; samples that awaited an answer in it keep their provisional answers"
+        )
+        with self._translated("open"):
+            db = self._open()
+            db.execute("INSERT OR REPLACE INTO counter VALUES ('damaged', 1)")
+        return db
+
+    def _open(self) -> sqlite3.Connection:
+        db = sqlite3.connect(self.path, timeout=10, isolation_level=None, check_same_thread=False)
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute(f"PRAGMA synchronous = {self._sync}")
+            db.execute("PRAGMA journal_size_limit = 4194304")
+            db.execute("PRAGMA temp_store = MEMORY")
+            if db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
+                raise sqlite3.DatabaseError("malformed")
+            db.executescript(_TABLES)
+            # Writes even where nothing changes, so that a disk that cannot be written shows now.
+            _check_schema(db, self.path)
+            db.execute("INSERT OR REPLACE INTO meta VALUES ('schema', ?)", (SCHEMA,))
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def _put_aside(self) -> Path:
+        stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(self._clock()))
+        aside = self.path.with_name(f"{self.path.name}.corrupt-{stamp}")
+        try:
+            self.path.replace(aside)
+            for suffix in ("-wal", "-shm"):
+                self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
+        except OSError as error:
+            raise SpoolError(
+                f"the damaged spool {self.path} cannot be put aside: {error.strerror}"
+            ) from None
+        return aside
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Commit what happens inside, or nothing of it.
+
+        Raises:
+            SpoolError: The file cannot be written.
+        """
+        with self._translated("write"):
+            try:
+                self._db.execute("BEGIN IMMEDIATE")
+                yield self._db
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
+    @contextlib.contextmanager
+    def _translated(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise _translate(error, doing, self.path) from None
+
+
+def _hold_lock(path: Path) -> IO[bytes]:
+    """Take the lock file beside the spool; the kernel lets it go when the process ends."""
+    lock = path.with_name(path.name + ".lock")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = lock.open("ab")
+    except OSError as error:
+        raise SpoolError(
+            f"the spool {path} cannot be made: {error.strerror}",
+            "choose a place that this user can write, with --spool",
+        ) from None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise SpoolError(
+            f"another edge-kit uses the spool {path}",
+            "stop that one, or give this one its own --spool and --device-id",
+        ) from None
+    return file
+
+
+def _check_schema(db: sqlite3.Connection, path: Path) -> None:
+    row = db.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
+    if row is not None and row[0] > SCHEMA:
+        raise SpoolError(
+            f"the spool {path} was written by a newer edge-kit", "update edge-kit on this device"
+        )
+
+
+def _is_damage(error: sqlite3.DatabaseError) -> bool:
+    code = getattr(error, "sqlite_errorcode", None)
+    if code is None:
+        return str(error) == "malformed"
+    return (code & 0xFF) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def _translate(error: sqlite3.Error, doing: str, path: Path) -> SpoolError:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code == sqlite3.SQLITE_FULL:
+        return SpoolError(f"the disk under the spool {path} is full", "free some space")
+    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN):
+        return SpoolError(
+            f"the spool {path} cannot be written: {error}",
+            "check its permissions, or choose another place with --spool",
+        )
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return SpoolError(
+            f"the spool {path} is damaged: {error}",
+            "start edge-kit again: it puts the file aside and makes a new one",
+        )
+    return SpoolError(f"cannot {doing} the spool {path}: {error}", "check the disk")
