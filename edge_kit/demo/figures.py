@@ -1,0 +1,117 @@
+"""What a demo measured, photo by photo and as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Answer", "Figures"]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """All that is known of one photo in the end.
+
+    Attributes:
+        name: Its path, relative to the photos' folder.
+        truth: Index of its true class.
+        device_label: What the device said at once.
+        cloud_label: What the cloud half says of its features, offloaded or not.
+        final_label: The answer that stood in the end; None when none came.
+        tier: ``device`` or ``cloud``: who gave that answer.
+        offloaded: The device was unsure and sent it.
+        entropy: The device's normalized entropy.
+        device_ms: From frame to the device's answer; None when it gave none.
+        roundtrip_ms: From sending to the cloud's answer; None when there was none.
+        message_bytes: Size of its feature message.
+        jpeg_bytes: Size as JPEG of quality 75.
+    """
+
+    name: str
+    truth: int
+    device_label: int
+    cloud_label: int
+    final_label: int | None
+    tier: str
+    offloaded: bool
+    entropy: float
+    device_ms: float | None
+    roundtrip_ms: float | None
+    message_bytes: int
+    jpeg_bytes: int
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The whole demo.
+
+    Attributes:
+        answers: One a photo.
+        duplicates: Answers that came a second time and were not counted.
+        engine: The device's.
+        threshold: T of the run.
+        broker: Which broker carried the messages.
+        classes: Class names.
+    """
+
+    answers: Sequence[Answer]
+    duplicates: int
+    engine: str
+    threshold: float
+    broker: str
+    classes: Sequence[str]
+
+    @property
+    def offloaded(self) -> list[Answer]:
+        """The photos that left the device as features."""
+        return [a for a in self.answers if a.offloaded]
+
+    @property
+    def lost(self) -> int:
+        """Photos without a final answer: none at all, or sent and never answered."""
+        return sum(
+            a.final_label is None or (a.offloaded and a.tier != "cloud") for a in self.answers
+        )
+
+    def accuracy(self, label: Callable[[Answer], int | None]) -> float:
+        """Return the share of photos, 0 to 1, that `label` answers rightly."""
+        return float(np.mean([label(a) == a.truth for a in self.answers]))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what ``edge-kit demo --json`` ends with; None where nothing was sent."""
+        sent = self.offloaded
+        device = [a.device_ms for a in self.answers if a.device_ms is not None]
+        roundtrip = [a.roundtrip_ms for a in sent if a.roundtrip_ms is not None]
+        return {
+            "photos": len(self.answers),
+            "device_share": 1 - len(sent) / len(self.answers),
+            "accuracy": {
+                "device": self.accuracy(lambda a: a.device_label),
+                "cloud": self.accuracy(lambda a: a.cloud_label),
+                "hybrid": self.accuracy(lambda a: a.final_label),
+            },
+            "bytes_per_offloaded": _mean([a.message_bytes for a in sent]),
+            "jpeg_bytes": _mean([a.jpeg_bytes for a in self.answers]),
+            "latency_ms": {
+                "device_p50": _percentile(device, 50),
+                "device_p95": _percentile(device, 95),
+                "roundtrip_p50": _percentile(roundtrip, 50),
+                "roundtrip_p95": _percentile(roundtrip, 95),
+            },
+            "lost": self.lost,
+            "duplicates": self.duplicates,
+            "engine": self.engine,
+            "threshold": self.threshold,
+            "broker": self.broker,
+        }
+
+
+def _mean(values: Sequence[int]) -> float | None:
+    return round(float(np.mean(values)), 1) if values else None
+
+
+def _percentile(values: Sequence[float], q: float) -> float | None:
+    return round(float(np.percentile(values, q)), 3) if values else None

@@ -1,0 +1,132 @@
+"""The second pass: what each half alone would have answered, and what a JPEG would have cost."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_kit.bundle import Bundle
+from edge_kit.demo.photos import LabelledPhoto
+from edge_kit.engines.end import EndModel
+from edge_kit.engines.engine import Engine
+from edge_kit.engines.select import open_end_model, open_tail
+from edge_kit.errors import MissingExtraError, SourceError
+from edge_kit.preprocess import Preprocessor
+from edge_kit.sources.photo import read_photo
+from edge_kit.tensors import to_layout
+from edge_kit.wire import FeatureHeader, FeatureMessage
+
+__all__ = ["JPEG_QUALITY", "Reference", "jpeg", "second_pass"]
+
+JPEG_QUALITY = 75
+_BATCH = 16
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What was found of one photo apart from the run.
+
+    Attributes:
+        device_label: The device's answer.
+        cloud_label: The answer of the cloud half from the same features.
+        message_bytes: Size of its feature message, header included.
+        jpeg_bytes: Size of the model's input as JPEG of quality 75.
+    """
+
+    device_label: int
+    cloud_label: int
+    message_bytes: int
+    jpeg_bytes: int
+
+
+def second_pass(
+    bundle: Bundle,
+    photos: Sequence[LabelledPhoto],
+    engine: str,
+    on_progress: Callable[[int], None] = lambda _done: None,
+) -> list[Reference | None]:
+    """Send every photo's features through the cloud half, without a network.
+
+    Args:
+        bundle: The bundle of the run.
+        photos: What was played.
+        engine: The end engine of the run, so that its features are the same ones.
+        on_progress: Told how many photos are done.
+
+    Returns:
+        One entry a photo, in order; None for a photo that cannot be read.
+
+    Raises:
+        EngineError, BundleError: A half cannot be loaded or fails.
+    """
+    end, tail = open_end_model(bundle, engine), open_tail(bundle)
+    try:
+        device = _DeviceSide(bundle, end)
+        found: list[Reference | None] = []
+        for start in range(0, len(photos), _BATCH):
+            seen = [device.look(photo) for photo in photos[start : start + _BATCH]]
+            labels = iter(_cloud_labels(tail, end, [s.features for s in seen if s is not None]))
+            for s in seen:
+                found.append(
+                    Reference(s.label, next(labels), s.message_bytes, s.jpeg_bytes) if s else None
+                )
+            on_progress(len(found))
+        return found
+    finally:
+        end.close()
+        tail.close()
+
+
+@dataclass(frozen=True, eq=False)
+class _Seen:
+    features: NDArray[np.generic]
+    label: int
+    message_bytes: int
+    jpeg_bytes: int
+
+
+class _DeviceSide:
+    def __init__(self, bundle: Bundle, end: EndModel) -> None:
+        self._end = end
+        self._resize = Preprocessor(bundle.manifest.preprocessing)
+        self._rule = bundle.manifest.exit
+        self._header = FeatureHeader(
+            bundle.manifest.wire_id, end.file.cut or 0, end.feature_spec, bytes(8), 0, 0, 1.0
+        )
+
+    def look(self, photo: LabelledPhoto) -> _Seen | None:
+        try:
+            pixels = self._resize(read_photo(photo.path))
+        except SourceError:
+            return None
+        out = self._end.infer(pixels)
+        features = out.features.copy()  # the engine may use its buffer again
+        size = len(FeatureMessage(self._header, features).encode())
+        return _Seen(features, self._rule.decide(out.logits).label, size, len(jpeg(pixels)))
+
+
+def _cloud_labels(tail: Engine, end: EndModel, features: list[NDArray[np.generic]]) -> list[int]:
+    if not features:
+        return []
+    spec = tail.inputs["features"]
+    batch = to_layout(np.stack(features), end.feature_spec.layout, spec.layout)
+    return [int(n) for n in tail.run({"features": batch})["logits"].argmax(axis=1)]
+
+
+def jpeg(pixels: NDArray[np.uint8], quality: int = JPEG_QUALITY) -> bytes:
+    """Return RGB pixels (H, W, 3) as a JPEG file.
+
+    Raises:
+        MissingExtraError: Pillow is not installed.
+    """
+    try:
+        from PIL import Image
+    except ImportError:
+        raise MissingExtraError("Pillow", "photos", "the demo") from None
+    out = io.BytesIO()
+    Image.fromarray(pixels).save(out, "JPEG", quality=quality)
+    return out.getvalue()
