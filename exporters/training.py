@@ -162,12 +162,10 @@ def train_tail(
     """
     groups = _groups(tail, {id(p): 1.0 for p in fresh})
 
-    def loss(x: Tensor, labels: Tensor, _teacher: Tensor | None) -> Tensor:
+    def loss(x: Tensor, labels: Tensor) -> Tensor:
         return F.cross_entropy(tail(x), labels, label_smoothing=0.1)
 
-    average = _optimize(
-        "tail", tail, groups, loss, cache, None, config, config.tail_epochs, progress
-    )
+    average = _optimize("tail", tail, groups, loss, cache, config, config.tail_epochs, progress)
     average.eval()
     return average  # type: ignore[no-any-return]
 
@@ -196,7 +194,7 @@ def train_halves(
         Both halves in eval mode, features with step 1.0.
     """
     torch.manual_seed(config.seed)
-    teacher = _teacher_logits(tail, cache, progress)
+    teacher = tail.eval().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     rows = np.arange(len(cache.labels))[:: max(1, len(cache.labels) // _SAMPLES_FOR_PCA)]
     sample = cache.batch(np.zeros_like(rows), rows)
     size = (sample.shape[2], sample.shape[3])
@@ -208,20 +206,20 @@ def train_halves(
     net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     rate = _Rate(bits)
 
-    def loss(x: Tensor, labels: Tensor, teacher: Tensor | None) -> Tensor:
+    def loss(x: Tensor, labels: Tensor) -> Tensor:
+        with torch.no_grad():
+            taught = teacher(x)
         features, exit_logits, cloud_logits = net(x)
         bits = laplace_bits(features, 1.0, net.spread)
         rate.update(float(bits.detach()))
-        cloud = _taught(cloud_logits, labels, teacher, config.distillation)
-        early = _taught(exit_logits, labels, teacher, config.distillation)
+        cloud = _taught(cloud_logits, labels, taught, config.distillation)
+        early = _taught(exit_logits, labels, taught, config.distillation)
         return cloud + config.exit_weight * early + rate.weight * bits
 
     speeds = {id(p): 2.5 for p in head.parameters()}
     speeds |= {id(p): 0.25 for p in [*encode.parameters(), *decode.parameters(), net.spread]}
     groups = _groups(net, speeds)
-    average = _optimize(
-        "halves", net, groups, loss, cache, teacher, config, config.epochs, progress
-    )
+    average = _optimize("halves", net, groups, loss, cache, config, config.epochs, progress)
     average.eval().to(memory_format=torch.contiguous_format)
     end = EndModel(normalize, trunk, average.encode, average.head, 1.0)
     return Halves(end.eval(), CloudHalf(average.decode, average.tail).eval())
@@ -231,9 +229,8 @@ def _optimize(
     stage: str,
     module: Any,
     groups: list[dict[str, Any]],
-    loss: Callable[[Tensor, Tensor, Tensor | None], Tensor],
+    loss: Callable[[Tensor, Tensor], Tensor],
     cache: FeatureCache,
-    teacher: Tensor | None,
     config: TrainingConfig,
     epochs: int,
     progress: Progress,
@@ -242,6 +239,10 @@ def _optimize(
     torch.manual_seed(config.seed)
     random = np.random.default_rng(config.seed)
     module.to(memory_format=torch.channels_last).train()
+    for norm in module.modules():
+        if isinstance(norm, nn.BatchNorm2d) and norm.momentum is not None:
+            # Few steps: statistics must follow the weights faster than in a long pretraining.
+            norm.momentum = max(norm.momentum, 0.05)
     average = _Average(module)
     optimizer = torch.optim.SGD(groups, config.learning_rate, momentum=0.9, nesterov=True)
     count = len(cache.labels)
@@ -256,10 +257,7 @@ def _optimize(
             shape = min(1.0, (step + 1) / 60) * 0.5 * (1 + math.cos(math.pi * step / steps))
             for group in optimizer.param_groups:
                 group["lr"] = config.learning_rate * group["speed"] * shape
-            taught = None if teacher is None else teacher[views[rows], rows]
-            value = loss(
-                cache.batch(views[rows], rows), torch.from_numpy(cache.labels[rows]), taught
-            )
+            value = loss(cache.batch(views[rows], rows), torch.from_numpy(cache.labels[rows]))
             optimizer.zero_grad()
             value.backward()  # type: ignore[no-untyped-call]
             nn.utils.clip_grad_norm_(module.parameters(), 5.0)
@@ -283,29 +281,9 @@ def _groups(module: nn.Module, speeds: dict[int, float]) -> list[dict[str, Any]]
     ]
 
 
-def _taught(logits: Tensor, labels: Tensor, teacher: Tensor | None, weight: float) -> Tensor:
+def _taught(logits: Tensor, labels: Tensor, teacher: Tensor, weight: float) -> Tensor:
     """Mean of the labels' and the teacher's loss, the latter counted `weight` times."""
     hard = F.cross_entropy(logits, labels, label_smoothing=0.1)
-    if teacher is None or weight == 0:
-        return hard
     t = _DISTILLATION_TEMPERATURE
     soft = F.kl_div(F.log_softmax(logits / t, 1), F.softmax(teacher / t, 1), reduction="batchmean")
     return (hard + weight * t * t * soft) / (1 + weight)
-
-
-@torch.no_grad()
-def _teacher_logits(tail: nn.Module, cache: FeatureCache, progress: Progress) -> Tensor:
-    """Return the full model's logits of every view, (views, N, classes)."""
-    tail.eval().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    count = len(cache.labels)
-    done, whole = 0, len(cache.views) * count
-    views: list[Tensor] = []
-    for view in range(len(cache.views)):
-        chunks = []
-        for start in range(0, count, 64):
-            rows = np.arange(start, min(start + 64, count))
-            chunks.append(tail(cache.batch(np.full_like(rows, view), rows)))
-            done += len(rows)
-            progress("teacher", done, whole)
-        views.append(torch.cat(chunks))
-    return torch.stack(views)
