@@ -3,7 +3,8 @@
 Per architecture, because the int8 kernels differ (DESIGN.md, "Engines"):
 
 - ``x86_64``: uint8 activations, int8 weights of 7 bits (``reduce_range``). Without VNNI the
-  kernels add two int8 products in int16, which saturates with weights of 8 bits.
+  kernels add two products in int16, which saturates with weights of 8 bits. Depthwise kernels
+  do not, so those weights keep 8 bits.
 - ``aarch64``: int8 activations and weights, what its dot-product instructions take. On x86 such a
   file runs in float unless the session sets ``session.qdqisint8allowed``.
 
@@ -181,6 +182,13 @@ def _quantize(
     shift = 128 if signed else 0
     prepared = plain.with_name("prepared.onnx")
     quant_pre_process(os.fspath(plain), os.fspath(prepared), skip_symbolic_shape=True)
+    overrides: dict[str, list[dict[str, Any]]] = {
+        "image": [_fixed(activations, pixels.scale, pixels.zero_point - shift, signed=signed)],
+        "features": [_fixed(activations, feature_scale, 128 - shift, signed=signed)],
+    }
+    if scheme.reduce_range:
+        for name in _depthwise_weights(prepared):
+            overrides[name] = [{"axis": 0, "reduce_range": False}]
     quantize_static(
         os.fspath(prepared),
         os.fspath(out),
@@ -191,20 +199,28 @@ def _quantize(
         activation_type=activations,
         weight_type=kinds[scheme.signed_weights],
         calibrate_method=CalibrationMethod.MinMax,
-        extra_options={
-            "TensorQuantOverrides": {
-                "image": [
-                    _fixed(activations, pixels.scale, pixels.zero_point - shift, signed=signed)
-                ],
-                "features": [_fixed(activations, feature_scale, 128 - shift, signed=signed)],
-            },
-        },
+        extra_options={"TensorQuantOverrides": overrides},
     )
 
 
 def _fixed(kind: Any, scale: float, zero_point: int, *, signed: bool) -> dict[str, Any]:
     stored = np.array(zero_point, np.int8 if signed else np.uint8)
     return {"quant_type": kind, "scale": np.array(scale, np.float32), "zero_point": stored}
+
+
+def _depthwise_weights(path: Path) -> list[str]:
+    """Return the weights of depthwise convolutions, whose kernels widen before they multiply."""
+    graph = onnx.load(path).graph
+    shapes = {i.name: tuple(i.dims) for i in graph.initializer}
+    names = []
+    for node in graph.node:
+        if node.op_type != "Conv" or node.input[1] not in shapes:
+            continue
+        groups = next((a.i for a in node.attribute if a.name == "group"), 1)
+        shape = shapes[node.input[1]]
+        if groups > 1 and groups == shape[0] and shape[1] == 1:
+            names.append(node.input[1])
+    return names
 
 
 class _Reader:
