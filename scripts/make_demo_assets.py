@@ -2,10 +2,10 @@
 
     python scripts/make_demo_assets.py clothing-small.tar -- --size 224 --channels 12
 
-DATA is `clothing-small`, the ten-class subset of https://github.com/alexeygrigorev/clothing-dataset
-(CC0), as a tar file or a folder, with train, validation and test below it. What follows `--` goes to
-`edge-kit export`. The work directory keeps the export's stages, so a second run goes on where the
-first ended. Needs the extra `export`; takes about an hour on two cores.
+DATA is `clothing-small`, a ten-class subset of https://github.com/alexeygrigorev/clothing-dataset
+(CC0), as a tar file or a folder, with train, validation and test below it. What follows `--` goes
+to `edge-kit export`. The work directory keeps the export's stages, so that a second run goes on
+where the first ended. Needs the extra `export`, and about an hour on two cores.
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from edge_kit.demo.reference import Reference
+
 __all__ = ["Answer", "Figures"]
 
 
@@ -42,6 +44,15 @@ class Answer:
     roundtrip_ms: float | None
     message_bytes: int
     jpeg_bytes: int
+
+    @classmethod
+    def missing(cls, name: str, truth: int, reference: Reference) -> Answer:
+        """Return what is known of a photo that the device never answered."""
+        r = reference
+        return cls(
+            name, truth, r.device_label, r.cloud_label, None, "device", False, 1.0, None, None,
+            r.message_bytes, r.jpeg_bytes,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

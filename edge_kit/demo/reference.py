@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -10,19 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_kit.bundle import Bundle
+from edge_kit.demo.jpeg import jpeg
 from edge_kit.demo.photos import LabelledPhoto
 from edge_kit.engines.end import EndModel
 from edge_kit.engines.engine import Engine
 from edge_kit.engines.select import open_end_model, open_tail
-from edge_kit.errors import MissingExtraError, SourceError
+from edge_kit.errors import SourceError
 from edge_kit.preprocess import Preprocessor
 from edge_kit.sources.photo import read_photo
 from edge_kit.tensors import to_layout
 from edge_kit.wire import FeatureHeader, FeatureMessage
 
-__all__ = ["JPEG_QUALITY", "Reference", "jpeg", "second_pass"]
+__all__ = ["Reference", "second_pass"]
 
-JPEG_QUALITY = 75
 _BATCH = 16
 
 
@@ -115,18 +114,3 @@ def _cloud_labels(tail: Engine, end: EndModel, features: list[NDArray[np.generic
     spec = tail.inputs["features"]
     batch = to_layout(np.stack(features), end.feature_spec.layout, spec.layout)
     return [int(n) for n in tail.run({"features": batch})["logits"].argmax(axis=1)]
-
-
-def jpeg(pixels: NDArray[np.uint8], quality: int = JPEG_QUALITY) -> bytes:
-    """Return RGB pixels (H, W, 3) as a JPEG file.
-
-    Raises:
-        MissingExtraError: Pillow is not installed.
-    """
-    try:
-        from PIL import Image
-    except ImportError:
-        raise MissingExtraError("Pillow", "photos", "the demo") from None
-    out = io.BytesIO()
-    Image.fromarray(pixels).save(out, "JPEG", quality=quality)
-    return out.getvalue()

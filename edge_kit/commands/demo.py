@@ -1,0 +1,131 @@
+"""``edge-kit demo``."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from edge_kit.errors import EdgeKitError, UsageError
+
+__all__ = ["demo"]
+
+ASSETS = Path(__file__).parents[1] / "demo" / "assets"
+_SHOWN = 24
+_PATH = click.Path(path_type=Path)
+
+
+@click.command(
+    epilog="\b\nExamples:\n"
+    "  edge-kit demo\n"
+    "  edge-kit demo --limit 40 --json\n"
+    "  edge-kit demo --bundle my.ekb --photos my-photos/test"
+)
+@click.option("--bundle", type=_PATH, help="Another bundle than the one that comes along.")
+@click.option("--photos", type=_PATH, help="A folder for each class, with photos.")
+@click.option("--fps", type=click.FloatRange(0.1, 1000), default=10.0, show_default=True,
+              help="Photos a second.")  # fmt: skip
+@click.option("--limit", type=click.IntRange(1), help="At most so many photos, classes mixed.")
+@click.option("--engine", type=click.Choice(["auto", "onnx", "tflite"]), default="auto",
+              show_default=True, help="Engine of the device.")  # fmt: skip
+@click.option("--threshold", type=float, help="Another T than the bundle's: 1 never sends.")
+@click.option("--report", type=_PATH, default=Path("demo-report/index.html"), show_default=True,
+              help="Where to write the page.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="End with one JSON object on stdout.")
+def demo(
+    bundle: Path | None, photos: Path | None, fps: float, limit: int | None, engine: str,
+    threshold: float | None, report: Path, as_json: bool,
+) -> None:  # fmt: skip
+    """Show a device, a broker and a worker at work.
+
+    The device classifies photos as if a camera saw them, and sends features of those that it is not
+    sure of; the worker finishes these. Everything runs on this machine, and ends with this command.
+    """
+    # Here, so that `edge-kit --help` stays quick.
+    from edge_kit.demo import DemoConfig, run_demo
+    from edge_kit.demo.jpeg import thumbnail
+    from edge_kit.demo.page import page
+
+    config = DemoConfig(
+        bundle or _asset("clothing.ekb", "--bundle"),
+        photos or _asset("photos", "--photos"),
+        fps, limit, engine, threshold,
+    )  # fmt: skip
+    signal.signal(signal.SIGTERM, _interrupt)
+    figures = run_demo(config, _Line(sys.stderr.isatty()))
+    doubtful = sorted(figures.answers, key=lambda a: -a.entropy)[:_SHOWN]
+    html = page(figures, {a.name: thumbnail(config.photos / a.name) for a in doubtful})
+    try:
+        report.parent.mkdir(parents=True, exist_ok=True)
+        report.write_text(html, encoding="utf-8")
+    except OSError as error:
+        raise EdgeKitError(f"cannot write {report}: {error.strerror or error}") from None
+    result = figures.to_json()
+    if as_json:
+        click.echo(json.dumps(result))
+    else:
+        click.echo(_table(result))
+        click.echo(f"\nReport: {report}")
+
+
+def _asset(name: str, option: str) -> Path:
+    path = ASSETS / name
+    if not path.exists():
+        raise UsageError(
+            f"this installation lacks the demo's {name}", f"name your own with {option}"
+        )
+    return path
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+    """Turn SIGTERM into what Ctrl-C does, so that no child outlives us."""
+    raise KeyboardInterrupt
+
+
+class _Line:
+    """Progress on stderr: one line that is written over, or one line a stage when piped."""
+
+    def __init__(self, terminal: bool) -> None:
+        self._terminal = terminal
+        self._stage = ""
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        if self._terminal:
+            bar = "#" * (24 * done // max(1, total))
+            last = done == total
+            click.echo(f"\r\033[K{stage} [{bar:<24}] {done}/{total}", nl=last, err=True)
+        elif stage != self._stage:
+            click.echo(stage, err=True)
+        self._stage = stage
+
+
+def _table(f: dict[str, object]) -> str:
+    accuracy, latency = f["accuracy"], f["latency_ms"]
+    assert isinstance(accuracy, dict)
+    assert isinstance(latency, dict)
+    rows = [
+        ("photos", f"{f['photos']}"),
+        ("engine, threshold", f"{f['engine']}, {f['threshold']:.3g}"),
+        ("answered on the device", f"{f['device_share']:.1%}"),
+        ("right: device alone", f"{accuracy['device']:.1%}"),
+        ("right: cloud half alone", f"{accuracy['cloud']:.1%}"),
+        ("right: both, as they ran", f"{accuracy['hybrid']:.1%}"),
+        ("bytes a message", _or_none(f["bytes_per_offloaded"], "{:,.0f}")),
+        ("bytes as JPEG, quality 75", _or_none(f["jpeg_bytes"], "{:,.0f}")),
+        ("device, p50 and p95", _pair(latency["device_p50"], latency["device_p95"])),
+        ("round trip, p50 and p95", _pair(latency["roundtrip_p50"], latency["roundtrip_p95"])),
+        ("lost, duplicates", f"{f['lost']}, {f['duplicates']}"),
+    ]
+    return "\n".join(f"{name:<28}{value}" for name, value in rows)
+
+
+def _or_none(value: object, form: str) -> str:
+    return "none" if value is None else form.format(value)
+
+
+def _pair(p50: object, p95: object) -> str:
+    return "none" if p50 is None else f"{p50:.1f} ms, {p95:.1f} ms"

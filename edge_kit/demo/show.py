@@ -1,0 +1,172 @@
+"""Broker, worker and device over photos played as a camera: `run_demo`."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from edge_kit.bundle import Bundle
+from edge_kit.demo.children import Child, command
+from edge_kit.demo.figures import Answer, Figures
+from edge_kit.demo.photos import LabelledPhoto, lay_out, list_photos, pick
+from edge_kit.demo.reference import Reference, second_pass
+from edge_kit.errors import SourceError
+
+__all__ = ["DemoConfig", "Progress", "run_demo"]
+
+START_TIMEOUT_S = 60.0
+# The device may wait this long for answers after the last photo, so its silence may last longer.
+LINGER_S = 30.0
+SILENCE_S = 120.0
+
+Progress = Callable[[str, int, int], None]
+"""Told what is going on, how many photos are done, and of how many."""
+
+Line = Mapping[str, Any]
+"""What the device writes with ``--json``: docs/results.md."""
+
+
+@dataclass(frozen=True)
+class DemoConfig:
+    """What to show.
+
+    Attributes:
+        bundle: A bundle, packed or not.
+        photos: A folder for each class.
+        fps: Photos a second.
+        limit: At most so many photos; None for all.
+        engine: ``onnx``, ``tflite`` or ``auto``.
+        threshold: Another T than the bundle's.
+    """
+
+    bundle: Path
+    photos: Path
+    fps: float = 10.0
+    limit: int | None = None
+    engine: str = "auto"
+    threshold: float | None = None
+
+
+def run_demo(config: DemoConfig, on_progress: Progress = lambda *_: None) -> Figures:
+    """Run the demo; every process that it starts has ended when it returns or raises.
+
+    Raises:
+        BundleError, SourceError, EngineError: The bundle or the photos are no good.
+        ChildError: Broker, worker or device failed; the message holds what it said last.
+    """
+    bundle = Bundle.open(config.bundle)
+    listed = list_photos(config.photos, bundle.manifest.classes)
+    photos = pick(listed, config.limit)
+    with tempfile.TemporaryDirectory(prefix="edge-kit-demo-") as folder:
+        work = Path(folder)
+        (work / "camera").mkdir()
+        named = lay_out(photos, work / "camera")
+        heard = _play(config, work, len(named), on_progress)
+    say = "what each half alone would have said"
+    on_progress(say, 0, len(photos))
+    references = second_pass(
+        bundle, photos, heard.engine, lambda done: on_progress(say, done, len(photos))
+    )
+    answers = [
+        _answer(photo, config.photos, reference, heard.first.get(name), heard.last.get(name))
+        for (name, photo), reference in zip(named.items(), references, strict=True)
+        if reference is not None
+    ]
+    if not answers:
+        raise SourceError(f"not one photo in {config.photos} can be read")
+    return Figures(
+        answers=answers,
+        duplicates=int(heard.summary.get("duplicates", 0)),
+        engine=heard.engine,
+        threshold=bundle.manifest.exit.threshold if config.threshold is None else config.threshold,
+        broker=heard.broker,
+        classes=bundle.manifest.classes,
+    )
+
+
+@dataclass
+class _Heard:
+    """What the device said: the first and the last answer to each photo, and its summary."""
+
+    engine: str = "auto"
+    broker: str = ""
+    first: dict[str, Line] = field(default_factory=dict)
+    last: dict[str, Line] = field(default_factory=dict)
+    summary: Line = field(default_factory=dict)
+
+    def take(self, line: Line) -> None:
+        if line.get("event") == "summary":
+            self.summary = line
+        elif line.get("event") == "starting":
+            self.engine = str(line.get("engine", self.engine))
+        elif "tier" in line:
+            self.first.setdefault(str(line["source"]), line)
+            self.last[str(line["source"])] = line
+
+
+def _play(config: DemoConfig, work: Path, total: int, on_progress: Progress) -> _Heard:
+    """Start everything, let the device see every photo, and end everything."""
+    heard = _Heard()
+    env = _clean_environment()
+    with ExitStack() as children:
+
+        def start(title: str, name: str, *arguments: str) -> Child:
+            log = work / f"{title.split()[-1]}.log"
+            return children.enter_context(Child(title, command(name, *arguments), log, env))
+
+        on_progress("starting the broker", 0, total)
+        broker = start("the broker", "cloud_kit.cli", "broker", "--port", "0", "--json")
+        ready = broker.wait_for("ready", START_TIMEOUT_S)
+        heard.broker, url = str(ready["kind"]), str(ready["url"])
+        on_progress("starting the worker", 0, total)
+        worker = start(
+            "the worker", "cloud_kit.cli", "worker", "--bundle", str(config.bundle),
+            "--broker", url, "--wait-ms", "0", "--json",
+        )  # fmt: skip
+        worker.wait_for("connected", START_TIMEOUT_S)
+        on_progress("starting the device", 0, total)
+        device = start(
+            "the device", "edge_kit.cli", "run", "--bundle", str(config.bundle),
+            "--source", str(work / "camera"), "--fps", str(config.fps), "--engine", config.engine,
+            "--broker", url, "--device-id", "demo", "--spool", str(work / "spool.db"),
+            "--linger", str(LINGER_S), "--json",
+            *([] if config.threshold is None else ["--threshold", str(config.threshold)]),
+        )  # fmt: skip
+        for line in device.events(SILENCE_S):
+            heard.take(line)
+            on_progress("classifying", len(heard.first), total)
+    return heard
+
+
+def _answer(
+    photo: LabelledPhoto, root: Path, reference: Reference, first: Line | None, last: Line | None
+) -> Answer:
+    name = photo.path.relative_to(root).as_posix()
+    if first is None or last is None:
+        return Answer.missing(name, photo.label, reference)
+    final = last["status"] != "provisional"
+    return Answer(
+        name=name,
+        truth=photo.label,
+        device_label=first["label"],
+        cloud_label=reference.cloud_label,
+        final_label=last["label"] if final else None,
+        tier=last["tier"],
+        offloaded=first["sample"] is not None,
+        entropy=first["entropy"],
+        device_ms=first["latency_ms"],
+        roundtrip_ms=last["round_trip_ms"],
+        message_bytes=first["bytes_sent"] or reference.message_bytes,
+        jpeg_bytes=reference.jpeg_bytes,
+    )
+
+
+def _clean_environment() -> dict[str, str]:
+    """Return the environment without settings meant for real devices and workers."""
+    ours = ("EDGE_KIT_", "CLOUD_KIT_")
+    return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
