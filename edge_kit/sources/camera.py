@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_kit.errors import SourceError
-from edge_kit.sources.newest import NewestFrame
+from edge_kit.sources.newest import CaptureThread, NewestFrame
 from edge_kit.sources.source import Frame
 
 __all__ = ["Camera", "CameraSource"]
@@ -86,7 +86,7 @@ class CameraSource:
         self._clock = clock
         self._slot = NewestFrame()
         self._index = 0
-        self._thread: threading.Thread | None = None
+        self._thread = CaptureThread(self._run, self._slot, "camera")
 
     @property
     def dropped(self) -> int:
@@ -99,18 +99,12 @@ class CameraSource:
         Raises:
             SourceError: The camera cannot be opened at the start.
         """
-        self._thread = threading.Thread(target=self._run, name="camera", daemon=True)
-        self._thread.start()
-        while (frame := self._slot.take()) is not None:
-            yield frame
+        return self._thread.frames()
 
     def close(self) -> None:
         """Release the camera and end the reader."""
         self._closed.set()
-        self._slot.end()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            # A driver may sit in a read that cannot be interrupted; the thread is a daemon.
-            self._thread.join(timeout=5)
+        self._thread.stop()
 
     def _run(self) -> None:
         try:
@@ -119,11 +113,8 @@ class CameraSource:
                 self._read_until_gone()
                 if not self._closed.is_set():
                     self._reopen()
-        except BaseException as error:  # it belongs to the reader's thread
-            self._slot.end(error)
         finally:
             self._camera.close()
-            self._slot.end()
 
     def _read_until_gone(self) -> None:
         due = self._clock()

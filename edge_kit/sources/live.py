@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from edge_kit.sources.newest import NewestFrame
+from edge_kit.sources.newest import CaptureThread, NewestFrame
 from edge_kit.sources.source import Frame, Source
 
 __all__ = ["LiveSource", "PacedSource"]
@@ -78,7 +78,7 @@ class LiveSource:
         self.name = source.name
         self._source: Source = PacedSource(source, fps) if fps else source
         self._slot = NewestFrame()
-        self._thread: threading.Thread | None = None
+        self._thread = CaptureThread(self._play, self._slot, "live-source")
 
     @property
     def dropped(self) -> int:
@@ -92,23 +92,13 @@ class LiveSource:
 
     def frames(self) -> Iterator[Frame]:
         """Yield the newest frame each time; may be called once."""
-        self._thread = threading.Thread(target=self._play, name="live-source", daemon=True)
-        self._thread.start()
-        while (frame := self._slot.take()) is not None:
-            yield frame
+        return self._thread.frames()
 
     def close(self) -> None:
         """Stop the clock and end the reader."""
         self._source.close()
-        self._slot.end()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(timeout=5)
+        self._thread.stop()
 
     def _play(self) -> None:
-        try:
-            for frame in self._source.frames():
-                self._slot.put(frame)
-        except BaseException as error:  # it belongs to the reader's thread
-            self._slot.end(error)
-        else:
-            self._slot.end()
+        for frame in self._source.frames():
+            self._slot.put(frame)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
 
 from edge_kit.sources.source import Frame
 
-__all__ = ["NewestFrame"]
+__all__ = ["CaptureThread", "NewestFrame"]
+
+_JOIN_S = 5.0
 
 
 class NewestFrame:
@@ -20,8 +23,10 @@ class NewestFrame:
         self._change = threading.Condition()
 
     def put(self, frame: Frame) -> None:
-        """Offer a frame; it replaces one that still waits."""
+        """Offer a frame; it replaces one that still waits. Ignored after the end."""
         with self._change:
+            if self._ended:
+                return
             if self._frame is not None:
                 self.dropped += 1
             self._frame = frame
@@ -49,3 +54,49 @@ class NewestFrame:
             if frame is None and self._error is not None:
                 raise self._error
             return frame
+
+
+class CaptureThread:
+    """Run a source's capturing on a thread from the first read to the close.
+
+    Args:
+        capture: Puts frames into `slot` until the source ends or is closed.
+        slot: What the reader takes from.
+        name: Of the thread.
+    """
+
+    def __init__(self, capture: Callable[[], None], slot: NewestFrame, name: str) -> None:
+        self._capture = capture
+        self._slot = slot
+        # A driver may sit in a read that nothing interrupts: it must not hold up the exit.
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._turn = threading.Lock()
+        self._started = False
+        self._stopped = False
+
+    def frames(self) -> Iterator[Frame]:
+        """Start, and yield the newest frame each time. May be called once."""
+        with self._turn:
+            if self._stopped:
+                return
+            self._thread.start()
+            self._started = True
+        while (frame := self._slot.take()) is not None:
+            yield frame
+
+    def stop(self) -> None:
+        """End the reader and wait a little for the thread; the caller has told it to end."""
+        with self._turn:
+            self._stopped = True
+        self._slot.clear()
+        self._slot.end()
+        if self._started and self._thread is not threading.current_thread():
+            self._thread.join(_JOIN_S)
+
+    def _run(self) -> None:
+        try:
+            self._capture()
+        except BaseException as error:  # it belongs to the reader's thread
+            self._slot.end(error)
+        else:
+            self._slot.end()
