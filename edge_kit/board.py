@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Board", "available_cores", "default_threads", "read_board"]
+__all__ = ["Board", "available_cores", "clock_synchronised", "default_threads", "read_board"]
 
 _MOST_THREADS = 4
+# adjtimex(2): what it returns for a clock that no time server has set.
+_TIME_ERROR = 5
 
 
 def available_cores() -> int:
@@ -113,3 +116,14 @@ def _system(root: Path) -> str:
         if key == "PRETTY_NAME":
             return value.strip("\"'")
     return platform.system()
+
+
+def clock_synchronised() -> bool | None:
+    """Return whether a time server set the clock; None where the kernel does not tell."""
+    try:
+        call = ctypes.CDLL(None).adjtimex
+    except (OSError, AttributeError):
+        return None
+    # An all-zero struct timex (208 bytes at most) asks and changes nothing, which needs no right.
+    state = int(call(ctypes.create_string_buffer(512)))
+    return None if state < 0 else state != _TIME_ERROR

@@ -25,7 +25,7 @@ from edge_kit.engines.load import PACKAGES, load_engine
 from edge_kit.errors import EdgeKitError
 from edge_kit.manifest import EngineFile
 
-__all__ = ["ProbeResult", "probe"]
+__all__ = ["ProbeResult", "describe_death", "probe"]
 
 _CALLS = 20
 _TIMEOUT_S = 120.0
@@ -88,14 +88,15 @@ def probe(
     except OSError as error:
         return ProbeResult(False, error=f"the trial of {package} cannot start ({error.strerror})")
     if child.returncode < 0:
-        return ProbeResult(False, error=f"the {package} wheel {_cause(-child.returncode)}")
+        return ProbeResult(False, error=f"the {package} wheel {describe_death(-child.returncode)}")
     return _answer(child.stdout) or ProbeResult(
         False,
         error=f"the trial of {package} failed with status {child.returncode}{_tail(child.stderr)}",
     )
 
 
-def _cause(number: int) -> str:
+def describe_death(number: int) -> str:
+    """Return what a child's fatal signal means, as the end of a sentence."""
     try:
         known = signal.Signals(number)
     except ValueError:

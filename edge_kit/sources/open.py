@@ -9,7 +9,7 @@ from edge_kit.sources.camera import Camera, CameraSource
 from edge_kit.sources.folder import FolderSource
 from edge_kit.sources.live import LiveSource, PacedSource
 from edge_kit.sources.photo import PHOTO_SUFFIXES, PhotoSource
-from edge_kit.sources.picamera import PiCamera, find_picamera2, why_no_picamera2
+from edge_kit.sources.picamera import PiCamera, connected_cameras, find_picamera2, why_no_picamera2
 from edge_kit.sources.rtsp import SCHEMES, RtspCamera
 from edge_kit.sources.source import Source
 from edge_kit.sources.v4l2 import V4l2Camera, list_devices
@@ -71,7 +71,7 @@ def _open_camera(spec: str) -> Camera:
 def _first_camera() -> Camera:
     """Return the Raspberry Pi camera when there is one, else the first V4L2 camera."""
     driver = find_picamera2()
-    if driver is not None and driver.global_camera_info():
+    if connected_cameras(driver):
         return PiCamera(driver=driver)
     reason = "libcamera sees no camera" if driver is not None else why_no_picamera2()
     devices = list_devices()

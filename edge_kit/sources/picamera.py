@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from edge_kit.errors import SourceError
 
-__all__ = ["PiCamera", "find_picamera2", "why_no_picamera2"]
+__all__ = ["PiCamera", "connected_cameras", "find_picamera2", "why_no_picamera2"]
 
 # libcamera names a format by its bits from high to low, so BGR888 lies in memory as R, G, B.
 _FORMAT = "BGR888"
@@ -37,6 +37,18 @@ def find_picamera2() -> Any | None:
     except Exception as error:
         logging.getLogger(__name__).info("picamera2 is there and cannot be imported: %s", error)
         return None
+
+
+def connected_cameras(driver: Any | None) -> list[str]:
+    """Return the models that libcamera sees; empty without a driver or when it fails."""
+    if driver is None:
+        return []
+    # libcamera's errors are RuntimeError, IndexError and its own, without a common base.
+    try:
+        return [str(info.get("Model", "unknown")) for info in driver.global_camera_info()]
+    except Exception as error:
+        logging.getLogger(__name__).info("libcamera cannot list its cameras: %s", error)
+        return []
 
 
 def why_no_picamera2(system: Path = _SYSTEM_PACKAGES) -> str:
@@ -79,19 +91,16 @@ class PiCamera:
         Raises:
             SourceError: No camera is connected, or another program uses it.
         """
-        # libcamera's errors are RuntimeError, IndexError and its own, without a common base.
+        if not connected_cameras(self._driver):
+            raise SourceError("libcamera sees no camera", "check the ribbon cable")
         try:
-            if not self._driver.global_camera_info():
-                raise SourceError("libcamera sees no camera", "check the ribbon cable")
             self._camera = self._driver()
             video = self._camera.create_video_configuration(
                 main={"size": self._size, "format": _FORMAT}
             )
             self._camera.configure(video)
             self._camera.start()
-        except SourceError:
-            raise
-        except Exception as error:
+        except Exception as error:  # see connected_cameras
             self.close()
             raise SourceError(
                 f"the Raspberry Pi camera cannot be started ({error})",
@@ -105,7 +114,7 @@ class PiCamera:
             return False
         try:
             self._request = self._camera.capture_request()
-        except Exception:  # see open: any error here means that the camera is gone
+        except Exception:  # any error here means that the camera is gone
             return False
         return self._request is not None
 
@@ -122,7 +131,7 @@ class PiCamera:
             camera, self._camera = self._camera, None
             try:
                 camera.close()
-            except Exception as error:  # see open; it is being given up anyway
+            except Exception as error:  # it is being given up anyway
                 logging.getLogger(__name__).debug("closing the camera failed: %s", error)
 
     def _release(self) -> None:
