@@ -94,9 +94,11 @@ def test_the_second_pass_answers_for_each_half(photos, bundle_path):
     unreadable.path.write_bytes(b"no photo")
     done: list[int] = []
     try:
-        found = second_pass(Bundle.open(bundle_path), [*listed, unreadable], "onnx", done.append)
+        second = second_pass(Bundle.open(bundle_path), [*listed, unreadable], "auto", done.append)
     finally:
         unreadable.path.unlink()
+    found = second.references
+    assert second.engine == "onnx"
     assert found[-1] is None
     assert [r.cloud_label for r in found[:-1]] == [p.label for p in listed]
     assert [r.device_label for r in found[:-1]] == [p.label for p in listed]

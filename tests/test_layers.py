@@ -70,7 +70,7 @@ def test_a_layer_turned_upside_down_is_noticed(tmp_path):
     # The base imports errors, so errors above the codec breaks the first contract.
     config.write_text(
         text.replace('  "tensors",\n  "errors",\n', '  "tensors",\n').replace(
-            '  "(cli)",\n', '  "(cli)",\n  "errors",\n'
+            '  "cli",\n', '  "cli",\n  "errors",\n'
         ),
         encoding="utf-8",
     )

@@ -40,7 +40,8 @@ class ChildError(EdgeKitError):
 
 def command(module: str, *arguments: str) -> list[str]:
     """Return how to run the ``main`` of a module with this very interpreter."""
-    return [sys.executable, "-P", "-c", f"from {module} import main; main()", *arguments]
+    code = f"import sys; from {module} import main; sys.exit(main())"
+    return [sys.executable, "-P", "-c", code, *arguments]
 
 
 class Child:

@@ -20,7 +20,7 @@ from edge_kit.sources.photo import read_photo
 from edge_kit.tensors import to_layout
 from edge_kit.wire import FeatureHeader, FeatureMessage
 
-__all__ = ["Reference", "second_pass"]
+__all__ = ["Reference", "SecondPass", "second_pass"]
 
 _BATCH = 16
 
@@ -42,22 +42,32 @@ class Reference:
     jpeg_bytes: int
 
 
+@dataclass(frozen=True)
+class SecondPass:
+    """What `second_pass` found.
+
+    Attributes:
+        engine: The device's engine.
+        references: One a photo, in order; None for a photo that cannot be read.
+    """
+
+    engine: str
+    references: Sequence[Reference | None]
+
+
 def second_pass(
     bundle: Bundle,
     photos: Sequence[LabelledPhoto],
     engine: str,
     on_progress: Callable[[int], None] = lambda _done: None,
-) -> list[Reference | None]:
+) -> SecondPass:
     """Send every photo's features through the cloud half, without a network.
 
     Args:
         bundle: The bundle of the run.
         photos: What was played.
-        engine: The end engine of the run, so that its features are the same ones.
+        engine: As the run was told; ``auto`` chooses the same one again.
         on_progress: Told how many photos are done.
-
-    Returns:
-        One entry a photo, in order; None for a photo that cannot be read.
 
     Raises:
         EngineError, BundleError: A half cannot be loaded or fails.
@@ -74,7 +84,7 @@ def second_pass(
                     Reference(s.label, next(labels), s.message_bytes, s.jpeg_bytes) if s else None
                 )
             on_progress(len(found))
-        return found
+        return SecondPass(end.engine.name, found)
     finally:
         end.close()
         tail.close()

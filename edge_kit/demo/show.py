@@ -69,20 +69,20 @@ def run_demo(config: DemoConfig, on_progress: Progress = lambda *_: None) -> Fig
         heard = _play(config, work, len(named), on_progress)
     say = "what each half alone would have said"
     on_progress(say, 0, len(photos))
-    references = second_pass(
-        bundle, photos, heard.engine, lambda done: on_progress(say, done, len(photos))
+    second = second_pass(
+        bundle, photos, config.engine, lambda done: on_progress(say, done, len(photos))
     )
     answers = [
         _answer(photo, config.photos, reference, heard.first.get(name), heard.last.get(name))
-        for (name, photo), reference in zip(named.items(), references, strict=True)
+        for (name, photo), reference in zip(named.items(), second.references, strict=True)
         if reference is not None
     ]
     if not answers:
         raise SourceError(f"not one photo in {config.photos} can be read")
     return Figures(
         answers=answers,
-        duplicates=int(heard.summary.get("duplicates", 0)),
-        engine=heard.engine,
+        duplicates=int(heard.counts.get("duplicates", 0)),
+        engine=second.engine,
         threshold=bundle.manifest.exit.threshold if config.threshold is None else config.threshold,
         broker=heard.broker,
         classes=bundle.manifest.classes,
@@ -91,19 +91,16 @@ def run_demo(config: DemoConfig, on_progress: Progress = lambda *_: None) -> Fig
 
 @dataclass
 class _Heard:
-    """What the device said: the first and the last answer to each photo, and its summary."""
+    """What the device said: the first and the last answer to each photo, and its counters."""
 
-    engine: str = "auto"
     broker: str = ""
     first: dict[str, Line] = field(default_factory=dict)
     last: dict[str, Line] = field(default_factory=dict)
-    summary: Line = field(default_factory=dict)
+    counts: Line = field(default_factory=dict)
 
     def take(self, line: Line) -> None:
-        if line.get("event") == "summary":
-            self.summary = line
-        elif line.get("event") == "starting":
-            self.engine = str(line.get("engine", self.engine))
+        if "summary" in line:
+            self.counts = line["summary"]["run"]
         elif "tier" in line:
             self.first.setdefault(str(line["source"]), line)
             self.last[str(line["source"])] = line
