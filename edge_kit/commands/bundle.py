@@ -1,0 +1,61 @@
+"""``edge-kit bundle``: show, verify and pack."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from edge_kit.bundle import Bundle, pack
+
+__all__ = ["bundle"]
+
+_PATH = click.Path(path_type=Path)
+
+
+@click.group()
+def bundle() -> None:
+    """Show, verify or pack a bundle."""
+
+
+@bundle.command(epilog="\b\nExample:\n  edge-kit bundle show model.ekb")
+@click.argument("path", type=_PATH)
+@click.option("--json", "as_json", is_flag=True, help="Print the manifest.")
+def show(path: Path, as_json: bool) -> None:
+    """Say what a bundle holds."""
+    manifest = Bundle.open(path).manifest
+    if as_json:
+        click.echo(json.dumps(manifest.to_json(), indent=1))
+        return
+    size = manifest.preprocessing
+    click.echo(f"{manifest.name}, model {manifest.model_hash[:16]}")
+    click.echo(f"{len(manifest.classes)} classes: {', '.join(manifest.classes)}")
+    click.echo(f"input {size.width} x {size.height}, {size.resize}")
+    click.echo(f"exit at normalized entropy <= {manifest.exit.threshold:g}")
+    for index, cut in enumerate(manifest.cuts):
+        shape = " x ".join(str(d) for d in cut.features.shape)
+        click.echo(
+            f"cut {index} {cut.name}: {shape} {cut.features.dtype}, "
+            f"{cut.macs_share:.0%} of the work before it"
+        )
+    for file in manifest.engines:
+        click.echo(f"{file.role:4} {file.engine:6} {file.arch:8} {file.size:>10,} B  {file.path}")
+
+
+@bundle.command(epilog="\b\nExample:\n  edge-kit bundle verify model.ekb")
+@click.argument("path", type=_PATH)
+def verify(path: Path) -> None:
+    """Check every hash, and that this board has an end model in it."""
+    opened = Bundle.open(path)
+    fit = ", ".join(sorted({f.engine for f in opened.end_files()}))
+    click.echo(f"{path} is sound: {opened.manifest.name}, runs here with {fit}")
+
+
+@bundle.command("pack", epilog="\b\nExample:\n  edge-kit bundle pack model/ model.ekb")
+@click.argument("directory", type=_PATH)
+@click.argument("out", type=_PATH)
+def pack_command(directory: Path, out: Path) -> None:
+    """Write a bundle's directory as one file."""
+    pack(directory, out)
+    click.echo(f"{out}: {out.stat().st_size:,} bytes")

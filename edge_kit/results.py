@@ -1,0 +1,106 @@
+"""What edge-kit says of one frame. The JSON form is documented in ``docs/results.md``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["SCHEMA", "Result"]
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Result:
+    """One answer to one frame.
+
+    Every frame gets one from the device at once. If that is ``provisional``, a second one with
+    the same `sample` follows: the worker's, or the device's again with the status ``standing``.
+
+    Attributes:
+        sample: Id of an offloaded frame, hexadecimal; None when the frame never left.
+        source: The frame's name, such as a path or ``camera#17``.
+        index: The frame's number in its source.
+        captured_at: Unix time, seconds.
+        label: Class index.
+        class_name: Its name.
+        confidence: Probability of that class, 0 to 1.
+        entropy: Normalized entropy, 0 (sure) to 1.
+        tier: Who answers: ``device`` or ``cloud``.
+        status: ``final``; ``provisional`` (another follows); or ``standing`` (the device's
+            doubtful answer, which stays because none better will come).
+        reason: Why it stands; empty otherwise.
+        latency_ms: From capture to this answer.
+        round_trip_ms: From the first send of this run to the worker's answer; None on the device.
+        bytes_sent: Size of the encoded message; 0 when the frame never left.
+    """
+
+    sample: str | None
+    source: str
+    index: int
+    captured_at: float
+    label: int
+    class_name: str
+    confidence: float
+    entropy: float
+    tier: str = "device"
+    status: str = "final"
+    reason: str = ""
+    latency_ms: float = 0.0
+    round_trip_ms: float | None = None
+    bytes_sent: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the documented form."""
+        trip = self.round_trip_ms
+        return {
+            "schema": SCHEMA,
+            "sample": self.sample,
+            "source": self.source,
+            "index": self.index,
+            "captured_at": round(self.captured_at, 6),
+            "label": self.label,
+            "class": self.class_name,
+            "confidence": round(self.confidence, 4),
+            "entropy": round(self.entropy, 4),
+            "tier": self.tier,
+            "status": self.status,
+            "reason": self.reason,
+            "latency_ms": round(self.latency_ms, 3),
+            "round_trip_ms": None if trip is None else round(trip, 3),
+            "bytes_sent": self.bytes_sent,
+        }
+
+    def encode(self) -> str:
+        """Return the JSON form on one line."""
+        return json.dumps(self.to_json(), ensure_ascii=False, separators=(",", ":"))
+
+    @classmethod
+    def decode(cls, text: str) -> Result:
+        """Read what `encode` wrote; unknown keys are ignored.
+
+        Raises:
+            ValueError: It is no such line.
+        """
+        try:
+            data = json.loads(text)
+            trip = data["round_trip_ms"]
+            return cls(
+                sample=None if data["sample"] is None else str(data["sample"]),
+                source=str(data["source"]),
+                index=int(data["index"]),
+                captured_at=float(data["captured_at"]),
+                label=int(data["label"]),
+                class_name=str(data["class"]),
+                confidence=float(data["confidence"]),
+                entropy=float(data["entropy"]),
+                tier=str(data["tier"]),
+                status=str(data["status"]),
+                reason=str(data["reason"]),
+                latency_ms=float(data["latency_ms"]),
+                round_trip_ms=None if trip is None else float(trip),
+                bytes_sent=int(data["bytes_sent"]),
+            )
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"no result: {error!r}") from None
