@@ -10,9 +10,10 @@ from typing import Any
 from edge_kit.errors import UsageError
 from edge_kit.manifest import Preprocessing
 
-__all__ = ["IMAGENET_MEAN", "IMAGENET_STD", "TARGETS", "ExportConfig"]
+__all__ = ["CLOUD_WEIGHTS", "IMAGENET_MEAN", "IMAGENET_STD", "TARGETS", "ExportConfig"]
 
 TARGETS = ("x86_64", "aarch64")
+CLOUD_WEIGHTS = ("fp32", "fp16", "int8")
 # The usual torchvision constants, in pixel units.
 IMAGENET_MEAN = (123.675, 116.28, 103.53)
 IMAGENET_STD = (58.395, 57.12, 57.375)
@@ -38,11 +39,14 @@ class ExportConfig:
         channels: Width of the bottleneck.
         targets: Architectures that get an int8 ONNX end model.
         tflite: Also make a TFLite end model.
-        tail_weights: How the bundle stores the cloud half: ``fp32``, ``fp16`` or ``int8``.
+        cloud_weights: How the bundle stores cloud half and full model: ``fp32``, ``fp16`` or
+            ``int8``.
         views: Augmented views of each training photo.
-        epochs: Passes over the training photos; None takes the trainer's own number.
-        fine_tune: Train the tail on the photos; always so with `backbone`.
+        epochs: Passes over the training photos for the halves; None takes the trainer's own.
+        tail_epochs: Passes for a backbone's tail; None takes the trainer's own.
+        message_bytes: Mean message size to train for, header included; None likewise.
         accuracy_budget: What hybrid accuracy may lose against cloud-only when T is chosen.
+        size_ratio: How many times smaller than its float twin an int8 end model must be.
         seed: Fixes augmentation, initial weights and order.
         processes: Worker processes for features; None means one a core.
     """
@@ -62,11 +66,13 @@ class ExportConfig:
     channels: int = 12
     targets: tuple[str, ...] = TARGETS
     tflite: bool = True
-    tail_weights: str = "fp16"
+    cloud_weights: str = "fp16"
     views: int = 10
     epochs: int | None = None
-    fine_tune: bool = True
+    tail_epochs: int | None = None
+    message_bytes: float | None = None
     accuracy_budget: float = 0.005
+    size_ratio: float = 3.5
     seed: int = 0
     processes: int | None = None
 
@@ -84,8 +90,16 @@ class ExportConfig:
             raise UsageError(f"--budget {self.budget} lies outside 0 to 1")
         if self.channels < 1:
             raise UsageError(f"--channels {self.channels} leaves no features to send")
-        if self.views < 0 or (self.epochs is not None and self.epochs < 1):
-            raise UsageError("--views must be 0 or more and --epochs 1 or more")
+        if self.views < 0:
+            raise UsageError(f"--views {self.views} is below 0")
+        for flag in ("epochs", "tail_epochs", "message_bytes", "processes"):
+            given = getattr(self, flag)
+            if given is not None and given < 1:
+                raise UsageError(f"--{flag.replace('_', '-')} {given} is below 1")
+        if self.cloud_weights not in CLOUD_WEIGHTS:
+            raise UsageError(
+                f"cloud weights {self.cloud_weights!r} are not one of {', '.join(CLOUD_WEIGHTS)}"
+            )
         for target in self.targets:
             if target not in TARGETS:
                 raise UsageError(f"target {target!r} is not one of {', '.join(TARGETS)}")
@@ -135,8 +149,9 @@ class ExportConfig:
             "channels": self.channels,
             "views": self.views,
             "epochs": self.epochs,
-            "fine_tune": self.fine_tune,
+            "tail_epochs": self.tail_epochs,
+            "message_bytes": self.message_bytes,
             "seed": self.seed,
             "accuracy_budget": self.accuracy_budget,
-            "tail_weights": self.tail_weights,
+            "cloud_weights": self.cloud_weights,
         }

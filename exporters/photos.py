@@ -24,6 +24,8 @@ __all__ = [
     "find_photos",
     "load_pixels",
     "open_reduced",
+    "spread",
+    "without",
 ]
 
 _LOG = logging.getLogger(__name__)
@@ -276,3 +278,10 @@ def load_pixels(
         pixels[i] = preprocessor(read_photo(photos.path(photo)))
         tick(i + 1, len(chosen))
     return pixels
+
+
+def spread(count: int, most: int) -> NDArray[np.int64]:
+    """Return at most `most` of `count` rows, evenly spread over photos sorted by class."""
+    if count <= most:
+        return np.arange(count)
+    return np.linspace(0, count - 1, most).round().astype(np.int64)

@@ -1,0 +1,260 @@
+"""The commands ``edge-kit export`` and ``edge-kit calibrate``."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edge_kit.errors import MissingExtraError, UsageError
+from exporters.config import CLOUD_WEIGHTS, TARGETS, ExportConfig
+from exporters.console import Console
+
+if TYPE_CHECKING:
+    from exporters.cuts import Candidate
+
+__all__ = ["calibrate", "export"]
+
+LISTED_CLASSES = 2  # any number does to list the cuts of a backbone without photos
+
+EXPORT_HELP = """Make a bundle from a trained classifier and photos.
+
+MODEL is package.module:factory: a callable without arguments that returns a trained
+torch.nn.Module, (N, 3, size, size) normalized images to (N, classes) logits; the current directory
+is importable. Its classes must be in the order in which the class folders sort. Without a model,
+--backbone starts from a network pretrained on ImageNet.
+
+PHOTOS holds train, validation and test folders with a folder per class each, or just a folder per
+class, which is split 70/15/15 by a hash of the file names. The validation photos calibrate
+quantization, temperature and threshold, and never train; the test photos are only reported.
+
+\b
+The work is kept in OUT.work: an interrupted export resumes, and only what changed is redone.
+
+\b
+Which cut --cut auto takes: of the cuts with at most BUDGET of the
+multiply-accumulates before them, those whose features are smallest behind the
+bottleneck; of these, those with the fewest channels of their own; of these, the
+deepest.
+
+\b
+Examples:
+  edge-kit export --backbone efficientnet-lite0 --data photos --out bundle
+  edge-kit export shop.models:build --weights w.pt --data photos --out bundle
+  edge-kit export shop.models:build --weights w.pt --list-cuts
+  edge-kit export shop.models:build --data photos --out bundle --cut blocks.7
+"""
+
+
+CALIBRATE_HELP = """Refit temperature and threshold of BUNDLE on new photos.
+
+They pass this board's own engine. The model hash stays, so workers need nothing new. The manifest is replaced in one step.
+
+\b
+Example:
+  edge-kit calibrate bundle --data new-photos
+"""
+
+
+def _numbers(_context: click.Context, _option: click.Parameter, text: str | None) -> Any:
+    """Read three numbers, or one for all channels."""
+    if text is None:
+        return None
+    try:
+        parts = tuple(float(v) for v in text.split(","))
+    except ValueError:
+        parts = ()
+    if len(parts) not in (1, 3):
+        raise click.BadParameter(f"{text!r} is not three numbers, such as 123.7,116.3,103.5")
+    return parts if len(parts) == 3 else parts * 3
+
+
+@click.command(help=EXPORT_HELP)
+@click.argument("model", required=False)
+@click.option("--weights", type=click.Path(path_type=Path), help="State dict for MODEL.")
+@click.option("--backbone", metavar="NAME", help="Pretrained backbone: efficientnet-lite0.")
+@click.option("--data", type=click.Path(path_type=Path), metavar="PHOTOS", help="The photos.")
+@click.option("--out", type=click.Path(path_type=Path), help="Bundle directory to write.")
+@click.option("--name", help="Model name for people.")
+@click.option("--size", type=int, help="Side of the square input, pixels. Default: 224.")
+@click.option(
+    "--resize",
+    type=click.Choice(["squash", "crop"]),
+    default="squash",
+    show_default=True,
+    help="Fit photos into the square by squashing them, or by cropping to the centre.",
+)
+@click.option(
+    "--mean", metavar="R,G,B", callback=_numbers, help="Per channel, 0 to 255. Default: ImageNet's."
+)
+@click.option(
+    "--std", metavar="R,G,B", callback=_numbers, help="Per channel, 0 to 255. Default: ImageNet's."
+)
+@click.option("--list-cuts", is_flag=True, help="List the model's cuts and stop.")
+@click.option("--cut", default="auto", show_default=True, help="Name of the cut, or auto.")
+@click.option(
+    "--budget", default=0.5, show_default=True, help="Share of the model that auto may keep here."
+)
+@click.option("--channels", default=12, show_default=True, help="Width of the bottleneck.")
+@click.option("--message-bytes", type=float, help="Mean message to train for, header included.")
+@click.option(
+    "--targets",
+    default=",".join(TARGETS),
+    show_default=True,
+    help="Architectures that get an int8 ONNX end model.",
+)
+@click.option("--no-tflite", is_flag=True, help="Make no TFLite end model.")
+@click.option(
+    "--cloud-weights",
+    type=click.Choice(CLOUD_WEIGHTS),
+    default="fp16",
+    show_default=True,
+    help="How the bundle stores the weights of cloud half and full model.",
+)
+@click.option("--views", default=10, show_default=True, help="Augmented views of each photo.")
+@click.option("--epochs", type=int, help="Passes that train bottleneck, exit and tail.")
+@click.option("--tail-epochs", type=int, help="Passes that train a backbone's tail before.")
+@click.option(
+    "--accuracy-budget",
+    default=0.005,
+    show_default=True,
+    help="What hybrid accuracy may lose against cloud-only when T is chosen.",
+)
+@click.option(
+    "--size-ratio",
+    default=3.5,
+    show_default=True,
+    help="How many times smaller than float an int8 end model must be.",
+)
+@click.option("--seed", default=0, show_default=True, help="Fixes everything random.")
+@click.option("--processes", type=int, help="Worker processes. Default: one a core.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
+def export(list_cuts: bool, as_json: bool, no_tflite: bool, targets: str, **given: Any) -> None:
+    """Make a bundle, or list cuts."""
+    needs = ("data", "out") if not list_cuts else ()
+    for flag in needs:
+        if given[flag] is None:
+            raise UsageError(f"an export needs --{flag}", "see edge-kit export --help")
+    for flag in ("data", "out"):
+        given[flag] = given[flag] if given[flag] is not None else Path()
+    wanted = tuple(t.strip() for t in targets.split(",") if t.strip())
+    config = ExportConfig(targets=wanted, tflite=not no_tflite, **given)
+    _need_torch()
+    if list_cuts:
+        _list_cuts(config, as_json)
+        return
+    from exporters.pipeline import export as run
+
+    with Console() as console:
+        result = run(config, console)
+    figures = dict(result.figures)
+    if as_json:
+        answer = {"bundle": str(result.bundle.root), "report": str(result.report), **figures}
+        click.echo(json.dumps(answer))
+        return
+    click.echo(_summary(figures["test"]))
+
+
+@click.command(help=CALIBRATE_HELP)
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    metavar="PHOTOS",
+    required=True,
+    help="A folder of photos per class, as this board's camera takes them.",
+)
+@click.option(
+    "--engine",
+    type=click.Choice(["auto", "onnx", "tflite"]),
+    default="auto",
+    show_default=True,
+    help="Engine of the end model.",
+)
+@click.option(
+    "--accuracy-budget",
+    default=0.005,
+    show_default=True,
+    help="What hybrid accuracy may lose against cloud-only.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def calibrate(bundle: Path, data: Path, engine: str, accuracy_budget: float, as_json: bool) -> None:
+    """Refit a bundle's exit rule."""
+    from exporters.recalibrate import recalibrate
+
+    with Console() as console:
+        result = recalibrate(
+            bundle,
+            data,
+            engine=engine,
+            budget=accuracy_budget,
+            tick=lambda done, whole: console.progress("photos", done, whole),
+        )
+    if as_json:
+        click.echo(json.dumps(result.to_json()))
+        return
+    rule, chosen = result.fitted.rule, result.fitted.chosen
+    click.echo(
+        f"T {result.old_threshold:.4f} -> {rule.threshold:.4f}, temperature "
+        f"{result.old_temperature:.3f} -> {rule.temperature:.3f}, fitted on {result.photos} photos "
+        f"with {result.engine}\n"
+        f"on them: {chosen.device_share:.0%} answered here, hybrid top-1 {chosen.accuracy:.3f}, "
+        f"device alone {result.fitted.device_accuracy:.3f}, "
+        f"cloud alone {result.fitted.cloud_accuracy:.3f}"
+    )
+
+
+def _need_torch() -> None:
+    for module, package in (("torch", "torch"), ("onnx", "onnx")):
+        if importlib.util.find_spec(module) is None:
+            raise MissingExtraError(package, "export", "edge-kit export")
+
+
+def _list_cuts(config: ExportConfig, as_json: bool) -> None:
+    from exporters.cuts import choose, find_cuts
+    from exporters.plan import load_source
+    from exporters.trace import trace
+
+    source = load_source(config, LISTED_CLASSES)
+    traced = trace(source.module, (3, source.rule.height, source.rule.width))
+    cuts = find_cuts(traced)
+    chosen = choose(cuts, config.cut, budget=config.budget, channels=config.channels)
+    if as_json:
+        rows = [{**c.to_json(), "chosen": c is chosen} for c in cuts]
+        click.echo(json.dumps({"cuts": rows, "macs": traced.macs}))
+        return
+    click.echo(_table(cuts, chosen, config.channels))
+
+
+def _table(cuts: tuple[Candidate, ...], chosen: Candidate, channels: int) -> str:
+    width = max(len("cut"), *(len(c.name) for c in cuts))
+    behind = f"behind {channels} ch"
+    lines = [f"  {'cut':<{width}}  {'shape':>14}  {'int8 bytes':>10}  {behind:>12}  {'MACs':>5}"]
+    for c in cuts:
+        mark = ">" if c is chosen else " "
+        shape = " x ".join(str(s) for s in c.shape)
+        lines.append(
+            f"{mark} {c.name:<{width}}  {shape:>14}  {c.nbytes:>10,}  "
+            f"{c.sent(channels):>12,}  {c.macs_share:>5.1%}"
+        )
+    return "\n".join(lines)
+
+
+def _summary(test: dict[str, Any]) -> str:
+    lines = [f"test split, {test['photos']} photos, 95 % intervals in brackets:"]
+    for name, share in test["accuracy"].items():
+        lines.append(f"  {name:<7} top-1 {_share(share)}")
+    lines.append(f"  answered on the device {_share(test['device_share'])}")
+    if test["bytes_per_offloaded"]:
+        lines.append(
+            f"  {test['bytes_per_offloaded']:,.0f} bytes a message, JPEG quality 75 "
+            f"{test['jpeg_bytes']:,.0f}: {test['jpeg_ratio']:.1f} times smaller"
+        )
+    return "\n".join(lines)
+
+
+def _share(share: dict[str, float]) -> str:
+    return f"{share['value']:.1%} ({share['low']:.1%} to {share['high']:.1%})"

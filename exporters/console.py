@@ -1,0 +1,59 @@
+"""An export's progress on a terminal: one bar a stage, on stderr, lines only when piped."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import Any
+
+import click
+
+__all__ = ["Console"]
+
+
+class Console:
+    """A `Watch` that writes to stderr; a context manager that closes its last bar."""
+
+    def __init__(self) -> None:
+        self._stage = ""
+        self._bar: Any = None
+        self._shown = 0
+
+    def __enter__(self) -> Console:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._end()
+
+    def progress(self, stage: str, done: int, whole: int) -> None:
+        """Move the stage's bar; without a terminal do nothing."""
+        if not sys.stderr.isatty() or whole < 1:
+            return
+        if stage != self._stage or done < self._shown:
+            self._end()
+            self._stage, self._shown = stage, 0
+            self._bar = click.progressbar(
+                length=whole, label=f"{stage:>12}", file=sys.stderr, show_pos=True
+            )
+            self._bar.__enter__()
+        if self._bar is not None:
+            self._bar.update(done - self._shown)
+            self._shown = done
+        if done >= whole:
+            self._end()
+            self._stage, self._shown = stage, done
+
+    def say(self, text: str) -> None:
+        """Write one line."""
+        self._end()
+        click.echo(text, err=True)
+
+    def _end(self) -> None:
+        if self._bar is not None:
+            self._bar.__exit__(None, None, None)
+        self._bar, self._stage, self._shown = None, "", 0

@@ -1,0 +1,289 @@
+"""The export: from a classifier and photos to a bundle, as stages that can be resumed.
+
+photos -> load -> trace -> cut -> features -> train -> engines -> calibrate -> gates -> bundle
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_kit.bundle import Bundle
+from edge_kit.manifest import Cut
+from edge_kit.preprocess import Preprocessor
+from edge_kit.tensors import TensorSpec
+from exporters.building import EngineFiles, build_engines, feature_spec
+from exporters.config import ExportConfig
+from exporters.exported import Exported
+from exporters.gates import Gate, require
+from exporters.learning import cache_features, learn_halves, learn_tail, training_config
+from exporters.outcome import Outcome, measure
+from exporters.photos import PhotoSet, check_photos, find_photos, load_pixels, spread, without
+from exporters.plan import Plan, check_classes, load_source, make_plan
+from exporters.progress import Silent, Watch
+from exporters.report import Report, render
+from exporters.stages import Stage, Workspace
+from exporters.thresholds import Fitted, fit_exit
+from exporters.verify import verify
+from exporters.writer import write_bundle
+
+__all__ = ["ExportResult", "HybridAnswers", "export"]
+
+SELFTEST_PHOTOS = 4
+REPORT = "report.html"
+
+
+@dataclass(frozen=True)
+class HybridAnswers:
+    """What device and cloud together say of a batch.
+
+    Attributes:
+        labels: Final class indices, (N,).
+        exits: Which samples the device answered itself, (N,).
+    """
+
+    labels: NDArray[np.int64]
+    exits: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class ExportResult:
+    """A finished export; call it to classify pixels as the deployed hybrid would.
+
+    Attributes:
+        bundle: What was written.
+        report: The HTML report inside it.
+        figures: What was measured, as the manifest holds it.
+        end: The int8 end model that calibrated.
+        tail: The cloud half.
+    """
+
+    bundle: Bundle
+    report: Path
+    figures: Mapping[str, Any]
+    end: Exported
+    tail: Exported
+
+    def __call__(self, pixels: NDArray[np.uint8]) -> HybridAnswers:
+        """Classify preprocessed pixels, uint8 (N, height, width, 3)."""
+        device = self.end(pixels)
+        rule = self.bundle.manifest.exit
+        exits = np.array([rule.decide(row).exits for row in device["logits"]], dtype=np.bool_)
+        cloud = self.tail(device["features"])["logits"]
+        labels = np.where(exits, device["logits"].argmax(1), cloud.argmax(1))
+        return HybridAnswers(labels, exits)
+
+
+def export(config: ExportConfig, watch: Watch | None = None) -> ExportResult:
+    """Make a bundle.
+
+    Args:
+        config: What to export, from what, into where.
+        watch: Told what happens.
+
+    Raises:
+        UsageError: A name or value that makes no sense.
+        ExportError: The model or the photos cannot be exported.
+        GateError: A figure misses its budget; the report in the work folder shows all of them.
+    """
+    watch = watch or Silent()
+    work = Workspace(config.work, watch)
+    photos, found = _photos(config, work, watch)
+    plan = _plan(config, photos, watch)
+    cache, before = cache_features(config, plan, photos, work, watch)
+    training = training_config(config, plan)
+    if plan.source.fresh is not None:
+        before = learn_tail(plan, cache, training, work, watch, before)
+    classes = len(photos.classes)
+    halves, trained = learn_halves(plan, cache, classes, training, work, watch, before)
+    pixels = _pixels(plan, photos, work, watch, found)
+    files = build_engines(
+        config, plan, halves, pixels.arrays["validation"], work, trained, pixels.stage
+    )
+    spec = feature_spec(plan, training.channels, halves.end.feature_scale)
+    calibration = _outcome("validation", files, pixels, photos, spec, work, watch)
+    fitted = fit_exit(
+        calibration.device,
+        calibration.cloud,
+        calibration.labels,
+        calibration.message_bytes,
+        budget=config.accuracy_budget,
+    )
+    test = _outcome("test", files, pixels, photos, spec, work, watch)
+    watch.say("gates")
+    gates = verify(plan, files, pixels.arrays["validation"], calibration.labels, config)
+    found_out = Findings(config, plan, photos, fitted, calibration, test, gates, files)
+    page = _report(found_out, pixels, work)
+    watch.say(f"report: {page}")
+    require(gates)
+    bundle = _write(found_out, spec, pixels, page)
+    watch.say(f"bundle: {bundle.root}")
+    return ExportResult(
+        bundle, bundle.root / REPORT, bundle.manifest.figures, files.primary, files.tail
+    )
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All that report and bundle are written from."""
+
+    config: ExportConfig
+    plan: Plan
+    photos: PhotoSet
+    fitted: Fitted
+    calibration: Outcome
+    test: Outcome
+    gates: Sequence[Gate]
+    files: EngineFiles
+
+    def figures(self) -> dict[str, Any]:
+        """Return what the manifest records, as JSON values."""
+        rule = self.fitted.rule
+        splits = {name: len(photos) for name, photos in self.photos.splits.items()}
+        return {
+            "test": self.test.figures(rule),
+            "calibration": self.calibration.figures(rule),
+            "gates": [g.to_json() for g in self.gates],
+            "photos": {
+                **splits,
+                "rule": self.photos.rule,
+                "unreadable": len(self.photos.unreadable),
+            },
+            "export": self.config.to_json(),
+        }
+
+    def made(self) -> dict[str, Any]:
+        """Return how the export was made, for people."""
+        cut, photos = self.plan.cut, self.photos
+        counts = ", ".join(f"{len(p)} {s}" for s, p in photos.splits.items())
+        given = {k: v for k, v in self.config.to_json().items() if v is not None}
+        return {
+            "cut": f"{cut.name} {cut.shape}, {cut.macs_share:.1%} of the multiply-accumulates",
+            "photos": f"{counts} ({photos.rule}); {len(photos.unreadable)} unreadable",
+            "preprocessing": self.plan.source.rule,
+            "tracer": self.plan.traced.method,
+            **given,
+        }
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """Decoded splits, memory maps of uint8 (N, h, w, 3), and the stage that made them."""
+
+    arrays: Mapping[str, NDArray[np.uint8]]
+    stage: Stage
+
+
+def _photos(config: ExportConfig, work: Workspace, watch: Watch) -> tuple[PhotoSet, Stage]:
+    found = find_photos(config.data)
+
+    def make(folder: Path) -> None:
+        checked = check_photos(found, lambda d, w: watch.progress("photos", d, w))
+        (folder / "unreadable.json").write_text(json.dumps(checked.unreadable), encoding="utf-8")
+
+    stage = work.run("photos", {"found": found.fingerprint()}, make)
+    unreadable = json.loads((stage.folder / "unreadable.json").read_text(encoding="utf-8"))
+    if unreadable:
+        watch.say(
+            f"skipped {len(unreadable)} photos that cannot be read, the first is {unreadable[0]}"
+        )
+    return without(found, unreadable), stage
+
+
+def _plan(config: ExportConfig, photos: PhotoSet, watch: Watch) -> Plan:
+    watch.say("load, trace, cut")
+    source = load_source(config, len(photos.classes))
+    plan = make_plan(config, source)
+    check_classes(plan.traced, photos.classes)
+    shape = " x ".join(str(s) for s in plan.cut.shape)
+    watch.say(f"cut after {plan.cut.name}: {shape}, {plan.cut.macs_share:.0%} of the model")
+    return plan
+
+
+def _pixels(plan: Plan, photos: PhotoSet, work: Workspace, watch: Watch, found: Stage) -> Pixels:
+    """Decode the calibration and the test split once."""
+    preprocessor = Preprocessor(plan.source.rule)
+
+    def make(folder: Path) -> None:
+        for split in ("validation", "test"):
+            chosen = photos.splits[split]
+            pixels = load_pixels(
+                photos, chosen, preprocessor, lambda d, w: watch.progress("pixels", d, w)
+            )
+            np.save(folder / f"{split}.npy", pixels)
+
+    stage = work.run("pixels", {"rule": plan.source.rule.to_json()}, make, after=[found])
+    arrays = {s: np.load(stage.folder / f"{s}.npy", mmap_mode="r") for s in ("validation", "test")}
+    return Pixels(arrays, stage)
+
+
+def _outcome(
+    split: str,
+    files: EngineFiles,
+    pixels: Pixels,
+    photos: PhotoSet,
+    spec: TensorSpec,
+    work: Workspace,
+    watch: Watch,
+) -> Outcome:
+    def make(folder: Path) -> None:
+        measured = measure(
+            files.primary,
+            files.tail,
+            files.full,
+            pixels.arrays[split],
+            photos.labels(split),
+            spec,
+            lambda d, w: watch.progress(split, d, w),
+        )
+        measured.save(folder / "outcome.npz")
+
+    stage = work.run(f"outcome-{split}", {}, make, after=[*files.stages, pixels.stage])
+    return Outcome.load(stage.folder / "outcome.npz")
+
+
+def _report(found: Findings, pixels: Pixels, work: Workspace) -> Path:
+    primary = found.files.primary.entry
+    page = render(
+        Report(
+            title=found.config.title,
+            classes=found.photos.classes,
+            rule=found.fitted.rule,
+            curve=found.fitted.curve,
+            calibration_photos=found.fitted.samples,
+            test=found.test,
+            pixels=pixels.arrays["test"],
+            names=[p.name for p in found.photos.splits["test"]],
+            engine=f"{primary.engine} for {primary.arch}",
+            files=found.files.shipped,
+            gates=found.gates,
+            made=found.made(),
+        )
+    )
+    path = work.root / REPORT
+    path.write_text(page, encoding="utf-8")
+    return path
+
+
+def _write(found: Findings, spec: TensorSpec, pixels: Pixels, page: Path) -> Bundle:
+    cut = found.plan.cut
+    calibration = pixels.arrays["validation"]
+    return write_bundle(
+        found.config.out,
+        name=found.config.title,
+        classes=found.photos.classes,
+        preprocessing=found.plan.source.rule,
+        cuts=[Cut(cut.name, spec, cut.macs_share)],
+        files=found.files.shipped,
+        exit_rule=found.fitted.rule,
+        curve=found.fitted.curve,
+        selftest=np.asarray(calibration[spread(len(calibration), SELFTEST_PHOTOS)]),
+        extra={REPORT: page},
+        figures=found.figures(),
+    )

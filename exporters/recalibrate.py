@@ -1,0 +1,177 @@
+"""Refit a bundle's exit rule on a board, with the board's own engine and new photos. No torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_kit.bundle import MANIFEST, Bundle
+from edge_kit.engines.end import EndModel
+from edge_kit.engines.engine import Engine
+from edge_kit.engines.select import open_end_model, open_tail
+from edge_kit.errors import BundleError, ExportError, SourceError
+from edge_kit.preprocess import Preprocessor
+from edge_kit.sources.photo import PHOTO_SUFFIXES, read_photo
+from edge_kit.tensors import to_layout
+from exporters.outcome import message_size
+from exporters.thresholds import Fitted, fit_exit
+
+__all__ = ["Recalibration", "recalibrate"]
+
+FEWEST = 20
+Tick = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Recalibration:
+    """What a refit changed.
+
+    Attributes:
+        fitted: The new rule and curve.
+        photos: How many photos it was fitted on.
+        skipped: How many could not be read.
+        engine: Which engine answered.
+        old_threshold: T before.
+        old_temperature: Temperature before.
+    """
+
+    fitted: Fitted
+    photos: int
+    skipped: int
+    engine: str
+    old_threshold: float
+    old_temperature: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the form that ``edge-kit calibrate --json`` prints."""
+        fitted = self.fitted
+        return {
+            "photos": self.photos,
+            "skipped": self.skipped,
+            "engine": self.engine,
+            "threshold": {"old": self.old_threshold, "new": fitted.rule.threshold},
+            "temperature": {"old": self.old_temperature, "new": fitted.rule.temperature},
+            "device_share": fitted.chosen.device_share,
+            "accuracy": {
+                "device": fitted.device_accuracy,
+                "cloud": fitted.cloud_accuracy,
+                "hybrid": fitted.chosen.accuracy,
+            },
+        }
+
+
+def recalibrate(
+    root: Path,
+    data: Path,
+    *,
+    engine: str = "auto",
+    budget: float = 0.005,
+    tick: Tick = lambda done, whole: None,
+) -> Recalibration:
+    """Fit temperature and threshold anew and rewrite the manifest in one step.
+
+    Neither belongs to the model hash, so workers need nothing new.
+
+    Args:
+        root: A bundle directory that holds its cloud half.
+        data: A folder per class, named as in the bundle; photos that no training saw.
+        engine: ``auto``, ``onnx`` or ``tflite``.
+        budget: What hybrid accuracy may lose against cloud-only.
+        tick: Told photos done and photos in all.
+
+    Raises:
+        BundleError: No bundle directory.
+        ExportError: An unknown class folder, or too few photos.
+        EngineError: No engine runs the end model or the cloud half here.
+    """
+    if root.is_file():
+        raise BundleError(
+            f"{root} is a packed bundle, whose content is fixed",
+            "unpack it into a directory (it is a zip file) and calibrate that",
+        )
+    bundle = Bundle.open(root)
+    files = _labelled(data, bundle.manifest.classes)
+    end, tail = open_end_model(bundle, engine), open_tail(bundle)
+    try:
+        answers, skipped = _answer(bundle, end, tail, files, tick)
+        fitted = fit_exit(*answers, budget=budget)
+        name = f"{end.file.engine} ({end.file.path})"
+    finally:
+        end.close()
+        tail.close()
+    _rewrite(bundle, fitted)
+    old = bundle.manifest.exit
+    count = len(answers[2])
+    return Recalibration(fitted, count, skipped, name, old.threshold, old.temperature)
+
+
+def _labelled(data: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]]:
+    if not data.is_dir():
+        raise ExportError(f"there is no folder of photos at {data}", "check the path after --data")
+    folders = sorted(d for d in data.iterdir() if d.is_dir() and not d.name.startswith("."))
+    unknown = [d.name for d in folders if d.name not in classes]
+    if unknown:
+        raise ExportError(
+            f"{data} has a folder {unknown[0]!r}, which is no class of the bundle",
+            f"its classes are: {', '.join(classes)}",
+        )
+    files = [
+        (file, classes.index(folder.name))
+        for folder in folders
+        for file in sorted(folder.rglob("*"))
+        if file.suffix.lower() in PHOTO_SUFFIXES and file.is_file()
+    ]
+    if len(files) < FEWEST:
+        raise ExportError(
+            f"{data} has {len(files)} photos, too few to fit a threshold on",
+            f"give at least {FEWEST}, one folder per class",
+        )
+    return files
+
+
+def _answer(
+    bundle: Bundle, end: EndModel, tail: Engine, files: list[tuple[Path, int]], tick: Tick
+) -> tuple[tuple[NDArray[Any], NDArray[Any], NDArray[np.int64], NDArray[Any]], int]:
+    """Return device logits, cloud logits, labels and message sizes, and the unreadable count."""
+    preprocess = Preprocessor(bundle.manifest.preprocessing)
+    spec = end.feature_spec
+    wanted = tail.inputs["features"].layout
+    device, cloud, labels, sizes = [], [], [], []
+    skipped = 0
+    for i, (file, label) in enumerate(files):
+        tick(i + 1, len(files))
+        try:
+            pixels = preprocess(read_photo(file))
+        except SourceError:
+            skipped += 1
+            continue
+        answer = end.infer(pixels)
+        features = answer.features[None]
+        device.append(answer.logits)
+        cloud.append(tail.run({"features": to_layout(features, spec.layout, wanted)})["logits"][0])
+        labels.append(label)
+        sizes.append(message_size(features, spec)[0])
+    if len(labels) < FEWEST:
+        raise ExportError(f"only {len(labels)} of {len(files)} photos can be read")
+    arrays = (np.stack(device), np.stack(cloud), np.array(labels, np.int64), np.array(sizes))
+    return arrays, skipped
+
+
+def _rewrite(bundle: Bundle, fitted: Fitted) -> None:
+    manifest = replace(bundle.manifest, exit=fitted.rule, curve=fitted.curve)
+    part = bundle.root / (MANIFEST + ".part")
+    try:
+        part.write_text(json.dumps(manifest.to_json(), indent=1) + "\n", encoding="utf-8")
+        part.replace(bundle.root / MANIFEST)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise BundleError(
+            f"{bundle.root / MANIFEST} cannot be rewritten: {error.strerror}",
+            "the old one is untouched; check permissions and free space",
+        ) from None

@@ -1,0 +1,62 @@
+"""Every gate that an export must pass, in order."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from exporters import gates
+from exporters.building import EngineFiles, full_model
+from exporters.config import ExportConfig
+from exporters.gates import Gate
+from exporters.photos import spread
+from exporters.plan import Plan
+from exporters.tflite_loads import tflite_loads
+
+__all__ = ["verify"]
+
+PHOTOS = 512  # judge decisions; more only take time
+FLOAT_PHOTOS = 32  # compare logits of float models
+# Compressed weights move the logits; the sentence of the gate tells what decisions do.
+FULL_BUDGET = {"fp32": 1e-3, "fp16": 0.02, "int8": 0.2}
+
+
+def verify(
+    plan: Plan,
+    files: EngineFiles,
+    pixels: NDArray[np.uint8],
+    labels: NDArray[np.int64],
+    config: ExportConfig,
+) -> tuple[Gate, ...]:
+    """Measure all gates; none raises here.
+
+    Args:
+        plan: The cut model.
+        files: What was built.
+        pixels: Of the calibration split, uint8 (N, h, w, 3).
+        labels: Of the same photos, (N,).
+        config: How cloud weights are stored.
+    """
+    some = spread(len(pixels), PHOTOS)
+    shown, truth = np.asarray(pixels[some]), labels[some]
+    few = np.asarray(pixels[spread(len(pixels), FLOAT_PHOTOS)])
+    batch = torch.from_numpy(few.transpose(0, 3, 1, 2).astype(np.float32))
+    inputs = plan.normalize(batch).numpy()
+    budget = FULL_BUDGET[config.cloud_weights]
+    measured = [
+        gates.split_parity(plan.traced.module, plan.trunk, plan.tail, inputs),
+        gates.full_parity(full_model(plan), files.full, few, budget=budget),
+    ]
+    for end in files.ends:
+        measured += [
+            gates.int8_agreement(end, files.twin, shown),
+            gates.int8_accuracy(end, files.twin, shown, truth),
+            gates.int8_size(end, files.twin, budget=config.size_ratio),
+        ]
+    tflite = files.tflite
+    if tflite is not None:
+        if files.primary is not tflite:
+            measured.append(gates.tflite_agreement(tflite, files.primary, shown))
+        measured += tflite_loads(tflite)
+    return tuple(measured)
