@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from edge_kit import doctor as doctor_module
 from edge_kit.board import Board, clock_synchronised, read_board
+from edge_kit.cli import cli, run_group
 from edge_kit.commands.doctor import doctor
 from edge_kit.doctor import (
     Check,
@@ -293,6 +294,7 @@ def test_a_real_broker(make_mosquitto):
 @pytest.fixture
 def invoke(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
     def call(*args):
         return CliRunner().invoke(doctor, [str(a) for a in args])
@@ -341,11 +343,29 @@ def test_a_password_comes_from_a_file_or_the_environment(invoke, tmp_path, monke
     (tmp_path / "secret").write_text("from a file\n")
     monkeypatch.setenv("EDGE_KIT_PASSWORD", "from the environment")
     invoke("--broker", "mqtt://me@hub", "--json")
+    monkeypatch.delenv("EDGE_KIT_PASSWORD")
     invoke("--broker", "mqtt://me@hub", "--password-file", tmp_path / "secret", "--json")
     assert [b.password for b in seen] == ["from the environment", "from a file"]
     result = invoke("--broker", "mqtt://me@hub", "--password-file", tmp_path / "none")
     assert isinstance(result.exception, ConfigError)
     assert "cannot be read" in str(result.exception)
+
+
+def test_what_is_not_given_comes_from_the_configuration(invoke, tmp_path):
+    make_bundle(tmp_path / "b")
+    (tmp_path / "edge-kit.toml").write_text('bundle = "b"\nspool = "here/spool.db"\n')
+    result = invoke("--config", tmp_path / "edge-kit.toml", "--json")
+    checks = {c["name"]: c for c in json.loads(result.stdout)["checks"]}
+    assert checks["bundle"]["ok"] is True
+    assert str(tmp_path) in checks["disk"]["detail"]
+
+
+def test_through_the_command_edge_kit(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert run_group(cli, "edge-kit", ["doctor", "--bundle", str(tmp_path / "none")]) == 1
+    assert "there is no bundle at" in capsys.readouterr().out
+    assert run_group(cli, "edge-kit", ["doctor", "--broker", "ftp://x"]) == 2
+    assert "edge-kit: error: broker scheme 'ftp'" in capsys.readouterr().err
 
 
 def test_signal_names_are_those_of_the_platform():

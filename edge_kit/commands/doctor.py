@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from edge_kit.config import resolve
 
 if TYPE_CHECKING:
     from edge_kit.doctor import Check
@@ -24,40 +27,39 @@ _MARKS = {True: ("ok", "green"), None: ("note", "yellow"), False: ("FAIL", "red"
     epilog="\b\nExamples:\n"
     "  edge-kit doctor\n"
     "  edge-kit doctor --bundle clothing.ekb --broker mqtt://hub.local\n"
-    "  edge-kit doctor --json"
+    "  edge-kit doctor --config /etc/edge-kit.toml --json\n"
+    "\b\nWhat is not given here comes from --config and the environment, as for `edge-kit run`."
 )
+@click.option("--config", "config_file", type=_PATH, help="The TOML file that `run` will use.")
 @click.option("--bundle", type=_PATH, help="Also check a bundle and try its end models here.")
 @click.option("--broker", metavar="URL", help="Also connect to mqtt:// or mqtts://[user@]host.")
-@click.option("--ca", type=_PATH, help="PEM file of the authorities to trust for mqtts://.")
-@click.option("--cert", type=_PATH, help="PEM file of this device's certificate.")
-@click.option("--key", type=_PATH, help="PEM file of its private key.")
-@click.option("--password-file", type=_PATH,
-              help="File with the broker's password; else EDGE_KIT_PASSWORD.")  # fmt: skip
-@click.option("--spool", type=_PATH, help="Where doubtful samples will be kept.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@click.option("--password-file", type=_PATH, help="Password of the broker's user.")
+@click.option("--tls-ca", type=_PATH, help="PEM file of the authorities to trust.")
+@click.option("--tls-cert", type=_PATH, help="PEM file of this client's certificate.")
+@click.option("--tls-key", type=_PATH, help="PEM file of its key.")
+@click.option("--spool", type=_PATH, help="File that keeps unanswered samples.")
+@click.option("--json", is_flag=True, default=None, help="One JSON object on stdout.")
 @click.pass_context
-def doctor(
-    ctx: click.Context, bundle: Path | None, broker: str | None, ca: Path | None,
-    cert: Path | None, key: Path | None, password_file: Path | None, spool: Path | None,
-    as_json: bool,
-) -> None:  # fmt: skip
+def doctor(ctx: click.Context, /, config_file: Path | None, **flags: Any) -> None:
     """Say what this board is and which engines, cameras and services work on it.
 
     Exits with 0 when nothing failed; notes are allowed.
     """
-    # Here, so that `edge-kit --help` stays quick.
+    config = resolve(flags, os.environ, config_file)
+    # Here, so that `edge-kit doctor --help` stays quick.
     from edge_kit.doctor import examine
 
-    address = _address(broker, ca, cert, key, password_file) if broker else None
-    found = examine(bundle=bundle, broker=address, spool=spool, make_link=_make_link)
-    checks = list(found) if as_json else _show(found)
-    well = all(check.ok is not False for check in checks)
-    if as_json:
-        click.echo(json.dumps({"well": well, "checks": [c.to_json() for c in checks]}, indent=1))
+    found = examine(
+        bundle=config.bundle, broker=config.address, spool=config.spool, make_link=_make_link
+    )
+    checks = list(found) if config.json else _show(found)
+    failed = sum(check.ok is False for check in checks)
+    if config.json:
+        answer = {"well": not failed, "checks": [c.to_json() for c in checks]}
+        click.echo(json.dumps(answer, indent=1, ensure_ascii=False))
     else:
-        failed = sum(check.ok is False for check in checks)
-        click.echo("all well" if well else f"{failed} of {len(checks)} checks failed")
-    ctx.exit(0 if well else 1)
+        click.echo(f"{failed} of {len(checks)} checks failed" if failed else "all well")
+    ctx.exit(1 if failed else 0)
 
 
 def _show(found: Iterable[Check]) -> list[Check]:
@@ -70,23 +72,6 @@ def _show(found: Iterable[Check]) -> list[Check]:
         if check.hint and not check.ok:
             click.echo(f"      → {check.hint}")
     return checks
-
-
-def _address(
-    url: str, ca: Path | None, cert: Path | None, key: Path | None, password_file: Path | None
-) -> BrokerAddress:
-    import os
-
-    from edge_kit.errors import ConfigError
-    from edge_kit.link.address import BrokerAddress
-
-    password = os.environ.get("EDGE_KIT_PASSWORD", "")
-    if password_file is not None:
-        try:
-            password = password_file.read_text(encoding="utf-8").strip()
-        except OSError as error:
-            raise ConfigError(f"{password_file} cannot be read ({error.strerror})") from None
-    return BrokerAddress.parse(url, password=password, ca=ca, cert=cert, key=key)
 
 
 def _make_link(address: BrokerAddress, client_id: str) -> Link:
