@@ -56,7 +56,11 @@ def demo(
         fps, limit, engine, threshold,
     )  # fmt: skip
     signal.signal(signal.SIGTERM, _interrupt)
-    figures = run_demo(config, _Line(sys.stderr.isatty()))
+    progress = _Line(sys.stderr.isatty())
+    try:
+        figures = run_demo(config, progress)
+    finally:
+        progress.end()
     doubtful = sorted(figures.answers, key=lambda a: -a.entropy)[:_SHOWN]
     html = page(figures, {a.name: thumbnail(config.photos / a.name) for a in doubtful})
     try:
@@ -87,7 +91,7 @@ def _interrupt(_signal: int, _frame: FrameType | None) -> None:
 
 
 class _Line:
-    """Progress on stderr: one line that is written over, or one line a stage when piped."""
+    """Progress on stderr: a line a stage, written over on a terminal."""
 
     def __init__(self, terminal: bool) -> None:
         self._terminal = terminal
@@ -95,12 +99,18 @@ class _Line:
 
     def __call__(self, stage: str, done: int, total: int) -> None:
         if self._terminal:
+            if self._stage not in ("", stage):
+                click.echo(err=True)
             bar = "#" * (24 * done // max(1, total))
-            last = done == total
-            click.echo(f"\r\033[K{stage} [{bar:<24}] {done}/{total}", nl=last, err=True)
+            click.echo(f"\r\033[K{stage:<38}[{bar:<24}] {done}/{total}", nl=False, err=True)
         elif stage != self._stage:
             click.echo(stage, err=True)
         self._stage = stage
+
+    def end(self) -> None:
+        """Leave the last line."""
+        if self._terminal and self._stage:
+            click.echo(err=True)
 
 
 def _table(f: dict[str, object]) -> str:
