@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -110,7 +111,7 @@ class Device:
                 result = self._describe(frame, decision)
             if courier is None or decision.exits:
                 with self.stages.time("emit"):
-                    self._emit(result, decision.exits)
+                    self._emit(result)
             else:
                 with self.stages.time("hand over"):
                     courier.submit(self._sample(frame, output, decision, result))
@@ -150,8 +151,12 @@ class Device:
             _check(courier)
         return self.stopped or self.counts["frames"] == limit
 
-    def _emit(self, result: Result, exits: bool) -> None:
-        self.counts["device" if exits else "standing"] += 1
+    def _emit(self, result: Result) -> None:
+        if result.status == "final":
+            self.counts["device"] += 1
+        else:
+            self.counts["standing"] += 1
+            result = replace(result, reason="no broker is configured")
         self._sink.result(result)
 
     def _describe(self, frame: Frame, decision: Decision) -> Result:
@@ -165,7 +170,6 @@ class Device:
             confidence=decision.confidence,
             entropy=decision.entropy,
             status="final" if decision.exits else "standing",
-            reason="" if decision.exits else "no broker is configured",
             latency_ms=max(0.0, (time.time() - frame.captured_at) * 1e3),
         )
 
