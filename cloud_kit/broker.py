@@ -7,22 +7,20 @@ your own: ``docs/cloud.md``.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib.util
 import logging
-import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from edge_kit.errors import LinkError
+from edge_kit.lifeline import end_with_parent
 
 __all__ = ["HOST", "BrokerProcess", "broker_process", "find_mosquitto"]
 
@@ -67,8 +65,6 @@ max_payload_size = {max_packet}
 max_inflight_count = 100
 dynamic_filters = true
 """
-
-_PR_SET_PDEATHSIG = 1
 
 _log = logging.getLogger(__name__)
 
@@ -127,7 +123,7 @@ def broker_process(port: int = 0, kind: str = "auto") -> Iterator[BrokerProcess]
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                preexec_fn=_die_with_parent(),
+                preexec_fn=end_with_parent(),
             )
         try:
             _wait_ready(process, port, Path(directory) / "log")
@@ -192,18 +188,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-
-
-def _die_with_parent() -> Callable[[], None] | None:
-    """Return what a child calls so that it ends even when its parent is killed (Linux)."""
-    if sys.platform != "linux":
-        return None
-    libc = ctypes.CDLL(None)  # loaded here: between fork and exec as little as possible may run
-    parent = os.getpid()
-
-    def bind() -> None:
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-        if os.getppid() != parent:
-            os._exit(0)
-
-    return bind

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
-import os
 import queue
-import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from edge_kit.errors import EdgeKitError
+from edge_kit.lifeline import end_with_parent
 
 __all__ = ["Child", "ChildError", "command"]
 
 STOP_TIMEOUT_S = 15.0
-_PR_SET_PDEATHSIG = 1
 
 
 class ChildError(EdgeKitError):
@@ -71,7 +68,7 @@ class Child:
                 stderr=errors,
                 env=env,
                 start_new_session=True,
-                preexec_fn=_end_with_parent(),
+                preexec_fn=end_with_parent(),
             )
         self._reader = threading.Thread(target=self._read, name=f"{title} output", daemon=True)
         self._reader.start()
@@ -159,18 +156,3 @@ class Child:
 def _own_code(code: int) -> int:
     """Turn a child's exit code into one for us: a signal has none of its own."""
     return code if code > 0 else 1
-
-
-def _end_with_parent() -> Callable[[], None] | None:
-    """Return what a child calls so that it ends even when its parent is killed (Linux)."""
-    if sys.platform != "linux":
-        return None
-    # Loaded here: between fork and exec as little as possible may run.
-    libc, parent = ctypes.CDLL(None), os.getpid()
-
-    def bind() -> None:
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-        if os.getppid() != parent:
-            os._exit(1)
-
-    return bind
