@@ -51,7 +51,8 @@ Examples:
 
 CALIBRATE_HELP = """Refit temperature and threshold of BUNDLE on new photos.
 
-They pass this board's own engine. The model hash stays, so workers need nothing new. The manifest is replaced in one step.
+They pass this board's own engine. The model hash stays, so workers need nothing new; the
+manifest is replaced in one step.
 
 \b
 Example:
