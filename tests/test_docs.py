@@ -6,8 +6,11 @@ import re
 import tomllib
 from pathlib import Path
 
+import click
 import pytest
 
+import cloud_kit.cli
+import edge_kit.cli
 from edge_kit.exits import CurvePoint, ExitRule
 from tests.tiny import make_bundle
 
@@ -49,3 +52,25 @@ def test_every_dependency_is_justified():
     text = (ROOT / "docs/dependencies.md").read_text(encoding="utf-8")
     listed = set(re.findall(r"[\w-]+", " ".join(re.findall(r"^\| ([^|]+) \|", text, re.MULTILINE))))
     assert names - listed == set()
+
+
+def test_the_architecture_page_has_the_layers_that_the_linter_holds():
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    contract = config["tool"]["importlinter"]["contracts"][0]
+    held = [set(re.findall(r"\w+", layer)) for layer in reversed(contract["layers"])]
+    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    items = re.findall(r"^\d+\. (.+?)(?=^\d+\. |\n\n)", text, re.MULTILINE | re.DOTALL)
+    assert [set(re.findall(r"`(\w+)`", item)) for item in items] == held
+
+
+def test_the_commands_of_the_readme_have_the_options_that_it_uses():
+    groups = {"edge-kit": edge_kit.cli.cli, "cloud-kit": cloud_kit.cli.cli}
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    lines = re.findall(r"^    (?:\S*/)?((?:edge|cloud)-kit) ([^#\n]+)", text, re.MULTILINE)
+    assert len(lines) >= 6
+    for program, rest in lines:
+        command, words = groups[program], rest.split()
+        while isinstance(command, click.Group):
+            command = command.get_command(click.Context(command), words.pop(0))
+        known = {option for p in command.params for option in p.opts}
+        assert {w for w in words if w.startswith("--")} <= known, rest
