@@ -87,7 +87,8 @@ def export(data: Path, out: Path, options: tuple[str, ...]) -> None:
     """Run the exporter as a user would."""
     command = [
         str(Path(sys.executable).with_name("edge-kit")), "export",
-        "--backbone", "efficientnet-lite0", "--name", "clothing", "--data", str(data), "--out", str(out), *options,
+        "--backbone", "efficientnet-lite0", "--name", "clothing",
+        "--data", str(data), "--out", str(out), *options,
     ]  # fmt: skip
     click.echo("$ " + " ".join(command), err=True)
     if code := subprocess.run(command, check=False).returncode:
