@@ -9,6 +9,8 @@ import math
 import multiprocessing
 import random
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -118,8 +120,17 @@ def _run(task: FeatureTask, jobs: Sequence[tuple[int, list[int]]], processes: in
         return
     # Forking a process that holds torch's and onnxruntime's threads can hang; spawning cannot.
     context = multiprocessing.get_context("spawn")
-    with context.Pool(min(processes, len(jobs)), _start, (task,)) as pool:
-        yield from pool.imap_unordered(_work, jobs)
+    pool = ProcessPoolExecutor(min(processes, len(jobs)), context, _start, (task,))
+    try:
+        for future in as_completed([pool.submit(_work, job) for job in jobs]):
+            yield future.result()
+    except BrokenProcessPool:
+        raise ExportError(
+            "a process that computes features died, perhaps for lack of memory",
+            "run it again with fewer --processes; finished rows are kept",
+        ) from None
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 class _Worker:

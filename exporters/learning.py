@@ -64,7 +64,7 @@ def cache_features(
             tick=lambda done, whole: watch.progress("features", done, whole),
         )
 
-    inputs = {"photos": photos.fingerprint(), "views": config.views, "seed": config.seed}
+    inputs = {"photos": photos.fingerprint("train"), "views": config.views, "seed": config.seed}
     stage = workspace.run("features", inputs, make, after=[trunk])
     views = compute_features(task)  # nothing is left to compute: opens the files
     return FeatureCache(views, photos.labels("train")), stage

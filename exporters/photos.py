@@ -80,10 +80,14 @@ class PhotoSet:
         """Return the class indices of a split, (N,)."""
         return np.array([p.label for p in self.splits[split]], dtype=np.int64)
 
-    def fingerprint(self) -> str:
-        """Return a hash that changes when a photo is added, removed, moved or rewritten."""
+    def fingerprint(self, *only: str) -> str:
+        """Return a hash that changes when a photo is added, removed, moved or rewritten.
+
+        Args:
+            only: Splits; all when left out.
+        """
         digest = hashlib.sha256("\0".join(self.classes).encode())
-        for split in SPLITS:
+        for split in only or SPLITS:
             for photo in self.splits[split]:
                 stat = self.path(photo).stat()
                 line = f"{split}\0{photo.name}\0{stat.st_size}\0{stat.st_mtime_ns}\n"

@@ -83,6 +83,9 @@ class ExportResult:
 def export(config: ExportConfig, watch: Watch | None = None) -> ExportResult:
     """Make a bundle.
 
+    Features are computed in spawned processes, which import the calling script: call this under
+    ``if __name__ == "__main__":``, or set ``processes`` to 1.
+
     Args:
         config: What to export, from what, into where.
         watch: Told what happens.

@@ -132,8 +132,11 @@ def test_fingerprint_follows_content(tmp_path):
     root = flat_tree(tmp_path, 4)
     before = find_photos(root).fingerprint()
     assert before == find_photos(root).fingerprint()
-    paint(root / "cat" / "1.png", size=(9, 9))
+    victim = find_photos(root).splits["test"][0]
+    train = find_photos(root).fingerprint("train")
+    paint(root / victim.name, size=(9, 9))
     assert before != find_photos(root).fingerprint()
+    assert train == find_photos(root).fingerprint("train")
 
 
 def test_pixels_are_what_a_device_sees(tmp_path):
@@ -238,3 +241,9 @@ def test_a_photo_that_vanishes_is_a_sentence(task):
     task.photos[3].unlink()
     with pytest.raises(ExportError, match="changed during the export"):
         compute_features(task)
+
+
+def test_a_process_that_dies_is_a_sentence_and_loses_only_its_part(task, tmp_path):
+    (tmp_path / "broken.onnx").write_bytes(b"no model")
+    with pytest.raises(ExportError, match="fewer --processes"):
+        compute_features(replace(task, trunk=tmp_path / "broken.onnx"), processes=2)
