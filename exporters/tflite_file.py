@@ -83,6 +83,7 @@ def _sharing_builder(size: int) -> Any:
     class SharingBuilder(flatbuffers.Builder):  # type: ignore[misc]
         def __init__(self, size: int) -> None:
             super().__init__(size)
+            self.head: int = self.Head()
             self.made: dict[tuple[str, bytes], int] = {}
 
         def CreateNumpyVector(self, x: NDArray[Any]) -> int:  # noqa: N802 (flatbuffers' name)
@@ -97,8 +98,9 @@ def _sharing_builder(size: int) -> Any:
         def _bytes(self, x: NDArray[np.uint8]) -> int:
             # The schema demands constants on 16-byte boundaries; its Python code forgets it.
             self.StartVector(1, x.size, ALIGNMENT)
-            self.head = self.head - x.size
-            self.Bytes[self.head : self.head + x.size] = x.tobytes()
+            start = int(self.head) - x.size
+            self.head = start
+            self.Bytes[start : start + x.size] = x.tobytes()
             return int(self.EndVector())
 
     return SharingBuilder(size)

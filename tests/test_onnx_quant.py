@@ -87,14 +87,17 @@ def test_the_file_itself_states_the_announced_feature_scale(tmp_path, scheme):
     assert constants[maker.input[2]].dtype == np.int8
 
 
-def test_x86_weights_leave_a_bit_free(tmp_path):
-    """Two products of a 7-bit weight and a uint8 fit in int16, which kernels without VNNI use."""
+def test_x86_weights_leave_a_bit_free_where_kernels_add_in_int16(tmp_path):
+    """Two products of a 7-bit weight and a uint8 fit in int16; depthwise kernels add wider."""
     path = tmp_path / "end.onnx"
     export_end_onnx(trained().end, CALIBRATION, path, arch="x86_64")
     constants = [numpy_helper.to_array(i) for i in onnx.load(path).graph.initializer]
-    weights = [w for w in constants if w.dtype == np.int8 and w.ndim == 4]
-    assert len(weights) >= 8
-    assert max(int(np.abs(w.astype(int)).max()) for w in weights) == 64
+    weights = [w.astype(int) for w in constants if w.dtype == np.int8 and w.ndim in (2, 4)]
+    depthwise = [w for w in weights if w.shape[1] == 1]
+    dense = [w for w in weights if w.shape[1] > 1]
+    assert (len(depthwise), len(dense)) == (1, 9)
+    assert {int(np.abs(w).max()) for w in dense} == {64}
+    assert {int(np.abs(w).max()) for w in depthwise} == {127}
 
 
 def test_features_saturate_instead_of_wrapping(tmp_path):

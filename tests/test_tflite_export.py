@@ -98,11 +98,12 @@ def test_both_runtimes_run_it(tflite):
 
 def test_the_device_engine_takes_it(tflite):
     engine = TfliteEngine(tflite.source, tflite.entry, threads=1)
-    image = (PIXELS[:1] ^ np.uint8(0x80)).view(np.int8)
-    out = engine.run({"image": image})
-    expected = tflite(PIXELS[:1])["features"].transpose(0, 2, 3, 1)
-    np.testing.assert_array_equal(out["features"], expected)
+    out = engine.run({"image": (PIXELS[:8] ^ np.uint8(0x80)).view(np.int8)})
     engine.close()
+    expected = tflite(PIXELS[:8])
+    off = np.abs(out["features"].transpose(0, 3, 1, 2).astype(int) - expected["features"])
+    assert off.max() <= 1  # two runtimes may round apart
+    assert (out["logits"].argmax(1) == expected["logits"].argmax(1)).all()
 
 
 def test_a_float_island_is_refused_by_name(tmp_path):
