@@ -3,6 +3,8 @@ from __future__ import annotations
 import struct
 import sys
 import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -277,10 +279,32 @@ def test_an_rtsp_password_shows_in_no_message():
     assert without_secrets("rtsp://cam.local/live") == "rtsp://cam.local/live"
 
 
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_args):
+        pass
+
+
 def test_real_opencv_finds_nobody_at_a_closed_port():
     # port 1 of the loopback refuses at once
     with pytest.raises(SourceError, match="no video comes from"):
         RtspCamera("rtsp://127.0.0.1:1/x").open()
+
+
+def test_a_network_camera_through_real_opencv(tmp_path):
+    write_video(tmp_path / "cam.avi", [RED, BLUE])
+    handler = partial(Quiet, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        camera = RtspCamera(f"http://127.0.0.1:{server.server_port}/cam.avi")
+        camera.open()
+        try:
+            for colour in (RED, BLUE):
+                assert camera.grab()
+                assert is_colour(camera.retrieve(), colour)
+            assert not camera.grab()
+        finally:
+            camera.close()
+            server.shutdown()
 
 
 def test_a_v4l2_node_that_is_missing_or_no_camera(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from numpy.typing import NDArray
 from edge_kit.errors import MissingExtraError
 
 __all__ = ["load_cv2", "to_rgb"]
+
+_FFMPEG_QUIET = "-8"  # AV_LOG_QUIET, libavutil/log.h
 
 
 def load_cv2(why: str) -> Any:
@@ -22,11 +25,13 @@ def load_cv2(why: str) -> Any:
     Raises:
         MissingExtraError: It is not installed.
     """
+    # FFmpeg and OpenCV report each failed open on stderr, addresses included, besides returning
+    # it; the sentence is ours to write. FFmpeg's level is read once, when it is first used.
+    os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", _FFMPEG_QUIET)
     try:
         import cv2
     except ImportError:
         raise MissingExtraError("opencv-python-headless", "camera", why) from None
-    # It reports each failed open on stderr besides returning it; the sentence is ours to write.
     with contextlib.suppress(AttributeError):
         cv2.setLogLevel(0)
     return cv2
