@@ -20,7 +20,7 @@ class Line:
     """One line of a chart.
 
     Attributes:
-        name: For the legend.
+        name: For the legend, which a single line does without.
         x: Ascending.
         y: As long as `x`.
         colour: CSS colour or variable.
@@ -117,11 +117,12 @@ def line_chart(
             points.append(point)
         path = " ".join(f"{a:.1f},{b:.1f}" for a, b in points)
         parts.append(f'<polyline class="line" style="stroke:{line.colour}" points="{path}"/>')
-        row = TOP + 14 + 16 * i
-        parts.append(
-            f'<path class="line" style="stroke:{line.colour}" d="M{WIDTH - 150} {row - 4}h18"/>'
-            f'<text x="{WIDTH - 126}" y="{row}">{escape(line.name)}</text>'
-        )
+        if len(lines) > 1:
+            row = TOP + 14 + 16 * i
+            parts.append(
+                f'<path class="line" style="stroke:{line.colour}" d="M{LEFT + 8} {row - 4}h18"/>'
+                f'<text x="{LEFT + 32}" y="{row}">{escape(line.name)}</text>'
+            )
     return _svg(parts, f"{y_label} against {x_label}")
 
 

@@ -119,7 +119,8 @@ class ExportConfig:
         if self.backbone:
             return self.backbone
         assert self.model is not None
-        return self.model.partition(":")[2].rpartition(".")[2]
+        module, _, attribute = self.model.partition(":")
+        return f"{module.rpartition('.')[2]}.{attribute}"
 
     @property
     def workers(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -113,7 +114,7 @@ def _sweep(report: Report) -> str:
         return ""
     t = [p.threshold for p in curve]
     accuracy = [p.accuracy for p in curve]
-    most = max(1.0, *(p.mean_bytes for p in report.curve))
+    most = _round_up(max(p.mean_bytes for p in report.curve))
     marker = report.rule.threshold
     shares = line_chart(
         [Line("answered on device", t, [p.device_share for p in curve], "var(--b)", steps=True)],
@@ -129,6 +130,12 @@ def _sweep(report: Report) -> str:
         y=(floor, min(1.0, max(accuracy) + 0.02)),
         marker=marker,
     )
+    traded = line_chart(
+        [Line("hybrid top-1", [p.device_share for p in curve], accuracy, "var(--a)")],
+        "share answered on the device",
+        "accuracy",
+        y=(floor, min(1.0, max(accuracy) + 0.02)),
+    )
     sent = line_chart(
         [Line("bytes a photo", t, [p.mean_bytes for p in curve], "var(--c)", steps=True)],
         "threshold T",
@@ -142,8 +149,14 @@ def _sweep(report: Report) -> str:
         f"Measured on the {report.calibration_photos} photos of the calibration split. The dashed "
         "line is the T of this bundle; <code>--threshold</code> and <code>--target-offload</code> "
         "choose another.",
-        f'<div class="charts">{shares}{hybrid}{sent}</div>',
+        f'<div class="charts">{shares}{hybrid}{sent}{traded}</div>',
     )
+
+
+def _round_up(value: float) -> float:
+    """Return a round number at or above `value`, for the top of an axis."""
+    step = 10.0 ** max(0, len(str(int(value))) - 1) / 2
+    return max(step, math.ceil(value / step) * step)
 
 
 def _reliability(report: Report) -> str:
