@@ -200,11 +200,11 @@ def check_bundle(path: Path, trial: Trial = probe) -> Iterator[Check]:
     results = [(f, trial(bundle, f, threads)) for f in files]
     any_works = any(result.ok for _f, result in results)
     for file, result in results:
-        detail = (
-            f"{result.seconds_median * 1e3:.2f} ms a frame with {threads} threads"
-            if result.ok
-            else result.error
-        )
+        detail = result.error
+        if result.ok:
+            detail = f"{result.seconds_median * 1e3:.2f} ms a frame with {threads} threads"
+            if result.total:
+                detail += f", {result.agree} of {result.total} reference photos answered alike"
         yield Check(f"end model {file.path}", result.ok or (None if any_works else False), detail)
 
 

@@ -4,15 +4,19 @@ import importlib.util
 import json
 import os
 import sys
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from edge_kit.bundle import MANIFEST, Bundle, sha256_file
 from edge_kit.engines import probe as probe_module
 from edge_kit.engines.probe import ProbeResult, probe
 from edge_kit.engines.select import open_end_model, open_tail
+from edge_kit.engines.selftest import SELFTEST
 from edge_kit.engines.trials import TrialCache
 from edge_kit.errors import BundleError, EngineError, MissingExtraError
-from tests import tiny_tflite
+from tests import tiny, tiny_tflite
 from tests.tiny import make_bundle
 
 
@@ -40,6 +44,50 @@ def test_probe_really_runs_the_file(bundle):
         result = probe(bundle, file, 1)
         assert result.ok, result.error
         assert result.seconds_median > 0
+
+
+def with_selftest(bundle, labels):
+    """Add reference photos: pure red, green, blue and red again."""
+    pixels = np.zeros((4, tiny.SIZE, tiny.SIZE, 3), np.uint8)
+    for i, channel in enumerate((0, 1, 2, 0)):
+        pixels[i, :, :, channel] = 255
+    path = bundle.root / SELFTEST
+    path.parent.mkdir()
+    np.savez_compressed(
+        path,
+        pixels=pixels,
+        **{f"{f.path}:labels": np.array(labels, np.int64) for f in bundle.end_files()},
+    )
+    manifest = replace(bundle.manifest, files={SELFTEST: sha256_file(path)})
+    (bundle.root / MANIFEST).write_text(json.dumps(manifest.to_json()))
+    return Bundle.open(bundle.root)
+
+
+def test_probe_compares_answers_with_those_of_the_export(bundle):
+    bundle = with_selftest(bundle, [0, 1, 2, 1])
+    for file in bundle.end_files():
+        result = probe(bundle, file, 1)
+        assert (result.ok, result.agree, result.total) == (True, 3, 4)
+
+
+def test_an_engine_that_answers_otherwise_is_not_used(bundle, cache):
+    bundle = with_selftest(bundle, [1, 2, 0, 0])
+    result = probe(bundle, bundle.end_files()[0], 1)
+    assert not result.ok
+    assert "3 of 4 reference photos otherwise" in result.error
+    with pytest.raises(EngineError, match="reference photos"):
+        open_end_model(bundle, cache=cache)
+
+
+def test_references_that_cannot_be_read_are_a_sentence(bundle):
+    path = bundle.root / SELFTEST
+    path.parent.mkdir()
+    path.write_bytes(b"no npz")
+    manifest = replace(bundle.manifest, files={SELFTEST: sha256_file(path)})
+    (bundle.root / MANIFEST).write_text(json.dumps(manifest.to_json()))
+    result = probe(Bundle.open(bundle.root), bundle.end_files()[0], 1)
+    assert not result.ok
+    assert "cannot be read" in result.error
 
 
 def test_probe_names_a_damaged_file(bundle):
@@ -149,15 +197,8 @@ def test_no_end_model_for_this_architecture(bundle, cache, monkeypatch):
     monkeypatch.setattr("platform.machine", lambda: "riscv64")
     # 'any' fits everywhere, so only a bundle without such a file refuses
     assert len(bundle.end_files()) == 2
-    bundle = type(bundle)(
-        bundle.root,
-        type(bundle.manifest)(
-            **{
-                **{k: getattr(bundle.manifest, k) for k in bundle.manifest.__dataclass_fields__},
-                "engines": tuple(f for f in bundle.manifest.engines if f.role != "end"),
-            }
-        ),
-    )
+    rest = tuple(f for f in bundle.manifest.engines if f.role != "end")
+    bundle = replace(bundle, manifest=replace(bundle.manifest, engines=rest))
     with pytest.raises(BundleError, match="riscv64"):
         open_end_model(bundle, cache=cache)
 

@@ -14,14 +14,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
 from edge_kit.bundle import Bundle
+from edge_kit.engines.end import EndModel
 from edge_kit.engines.engine import Engine
 from edge_kit.engines.load import PACKAGES, load_engine
+from edge_kit.engines.selftest import self_test
 from edge_kit.errors import EdgeKitError
 from edge_kit.manifest import EngineFile
 
@@ -49,11 +51,15 @@ class ProbeResult:
         ok: The engine loaded the file and ran it.
         seconds_median: Median of one call at batch 1; 0.0 when not ok.
         error: Why not, as a sentence; empty when ok.
+        agree: Reference photos answered as at the export; 0 without a self-test.
+        total: Reference photos.
     """
 
     ok: bool
     seconds_median: float = 0.0
     error: str = ""
+    agree: int = 0
+    total: int = 0
 
 
 def probe(
@@ -109,7 +115,13 @@ def _answer(stdout: bytes) -> ProbeResult | None:
     for line in reversed(stdout.decode(errors="replace").splitlines()):
         try:
             data = json.loads(line)
-            return ProbeResult(bool(data["ok"]), float(data["seconds_median"]), str(data["error"]))
+            return ProbeResult(
+                bool(data["ok"]),
+                float(data["seconds_median"]),
+                str(data["error"]),
+                int(data.get("agree", 0)),
+                int(data.get("total", 0)),
+            )
         except (ValueError, KeyError, TypeError):
             continue
     return None
@@ -137,6 +149,24 @@ def _measure(engine: Engine, calls: int = _CALLS) -> float:
     return statistics.median(times)
 
 
+def _try(bundle: Bundle, file: EngineFile, threads: int) -> ProbeResult:
+    """Time a file, and compare its answers with those of the export when it is an end model."""
+    engine = load_engine(bundle, file, threads)
+    seconds = _measure(engine)
+    found = self_test(bundle, EndModel(engine, file)) if file.role == "end" else None
+    if found is None:
+        return ProbeResult(True, seconds)
+    if found.passed:
+        return ProbeResult(True, seconds, agree=found.agree, total=found.total)
+    return ProbeResult(
+        False,
+        error=f"{PACKAGES[file.engine]} answers {found.total - found.agree} of {found.total} "
+        "reference photos otherwise than at the export",
+        agree=found.agree,
+        total=found.total,
+    )
+
+
 def _main(argv: Sequence[str] | None = None) -> int:
     """Be the child: try one file and print a line of JSON."""
     parser = argparse.ArgumentParser(prog="edge_kit.engines.probe")
@@ -145,19 +175,18 @@ def _main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("threads", type=int)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args(argv)
-    result = {"ok": False, "seconds_median": 0.0, "error": ""}
+    result = ProbeResult(False)
     try:
         bundle = Bundle.open(args.bundle)
         file = next(f for f in bundle.manifest.engines if f.path == args.file)
-        seconds = _measure(load_engine(bundle, file, args.threads))
-        result |= {"ok": True, "seconds_median": seconds}
+        result = _try(bundle, file, args.threads)
     except StopIteration:
-        result["error"] = f"the bundle has no file {args.file}"
+        result = ProbeResult(False, error=f"the bundle has no file {args.file}")
     except EdgeKitError as error:
-        result["error"] = str(error)
-    line = json.dumps(result) if args.json else f"{result}"
+        result = ProbeResult(False, error=str(error))
+    line = json.dumps(asdict(result)) if args.json else str(result)
     sys.stdout.write("\n" + line + "\n")
-    return 0 if result["ok"] else 1
+    return 0 if result.ok else 1
 
 
 if __name__ == "__main__":
