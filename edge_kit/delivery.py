@@ -30,7 +30,7 @@ from edge_kit.wire import FeatureHeader, FeatureMessage, Refusal, ResultMessage,
 
 __all__ = ["Outbox", "Sample"]
 
-FLUSH_S = 0.25
+FLUSH_S = 1.0
 FLUSH_AT = 32
 RETRY_SPOOL_S = 5.0
 SWEEP_S = 5.0

@@ -14,6 +14,8 @@ Few writes. A sample costs one insert and one delete and nothing in between: tri
 live in memory, since a restart sends everything again anyway. Callers put many of both into one
 `settle`. Rows come and go on the same few pages, so a checkpoint (each 4 MiB of log) writes far
 less than was logged, and the log file is reused in place, which spares the file system's journal.
+Measured on ext4 with 700-byte messages, one commit a sample: 9 kB written and 5 ms waited with
+``FULL``, 5 kB and 0.2 ms with ``NORMAL``; 4 KiB pages would write a third more.
 
 Bounds. Over ``max_bytes`` of messages the oldest unanswered sample gives way; older than
 ``max_age_s`` it is given up. Either is counted, and its provisional answer stands.

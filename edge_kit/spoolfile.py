@@ -101,7 +101,10 @@ class SpoolFile:
     def _open(self) -> sqlite3.Connection:
         db = sqlite3.connect(self.path, timeout=10, isolation_level=None, check_same_thread=False)
         try:
+            # Small pages, since a commit logs whole ones; as many of them as make 4 MiB of log.
+            db.execute("PRAGMA page_size = 1024")
             db.execute("PRAGMA journal_mode = WAL")
+            db.execute("PRAGMA wal_autocheckpoint = 4000")
             db.execute(f"PRAGMA synchronous = {self._sync}")
             db.execute("PRAGMA journal_size_limit = 4194304")
             db.execute("PRAGMA temp_store = MEMORY")

@@ -152,7 +152,7 @@ def test_a_result_is_acknowledged_only_after_it_is_recorded(rig):
     rig.box.submit([doubtful()])
     rig.answer(rig.received()[0])
     assert rig.link.acked == [] and "answered" not in rig.spool.counters()
-    rig.later(0.3)
+    rig.later(1.1)
     assert len(rig.link.acked) == 1 and rig.spool.counters()["answered"] == 1
 
 
@@ -170,9 +170,9 @@ def test_the_second_result_of_a_sample_is_a_duplicate_before_and_after_the_commi
     (message,) = rig.received()
     for _ in range(2):
         rig.answer(message)
-    rig.later(0.3)
+    rig.later(1.1)
     rig.answer(message, label=1)
-    rig.later(0.3)
+    rig.later(1.1)
     assert rig.statuses() == [("device", "provisional"), ("cloud", "final")]
     assert rig.spool.counters()["duplicates"] == 2 and rig.spool.counters()["answered"] == 1
     assert len(rig.link.acked) == 3
@@ -356,7 +356,7 @@ def test_malformed_and_foreign_results_are_counted_acknowledged_and_change_nothi
     for payload in (b"", b"junk" * 20, ResultMessage(MODEL, b"stranger").encode()):
         rig.worker.publish(TOPICS.results, payload)
     rig.settle_link()
-    rig.later(0.3)
+    rig.later(1.1)
     assert len(rig.link.acked) == 3 and rig.box.pending == 1
     assert rig.spool.counters() | {"malformed": 2, "strangers": 1} == rig.spool.counters()
     rig.answer(message)
@@ -384,7 +384,7 @@ def test_a_full_disk_lets_new_answers_stand_and_loses_no_old_sample(rig):
     assert rig.out[-1].status == "standing" and "is full" in rig.out[-1].reason
     assert rig.box.trouble is not None and rig.received() == []
     rig.answer(message)
-    rig.later(0.3)
+    rig.later(1.1)
     assert rig.link.acked == []  # not recorded, so not acknowledged
     rig.spool.settle = settle
     rig.later(6)
