@@ -67,6 +67,7 @@ class Courier:
         self._stopping = threading.Event()
         self._drained = threading.Event()
         self._said = ""
+        self._up = False
         self._conflict = False
         self._again_at = 0.0
         self._counts: dict[str, int] = {}
@@ -191,6 +192,7 @@ class Courier:
                 self._report("connected to the broker again")
             self._said = ""
             self.ever_connected = True
+            self._up = True
             self.fatal = None
         elif isinstance(event, Disconnected) and event.error is not None:
             if str(event.error) != self._said:
@@ -200,6 +202,10 @@ class Courier:
             if event.fatal:
                 self.fatal = event.error
                 self._again_at = time.monotonic() + HOPELESS_S
+                # Ended for good while it was up: another client has our session now, and coming
+                # back would throw it out in turn.
+                self._conflict = self._up
+            self._up = False
         if conflict is not None:
             self.fatal = conflict
             self._conflict = True

@@ -224,6 +224,35 @@ def test_a_connection_that_ends_for_good_later_lets_the_device_go_on(tmp_path):
     cloud.close()
 
 
+@pytest.mark.parametrize(("lost_first", "starts"), [(True, 2), (False, 1)])
+def test_a_refusal_is_tried_again_much_later_and_a_taken_session_never(
+    tmp_path, monkeypatch, lost_first, starts
+):
+    monkeypatch.setattr("edge_kit.courier.HOPELESS_S", 0.0)
+    monkeypatch.setattr("edge_kit.courier.IDLE_S", 0.01)
+    cloud = Cloud(tmp_path / "s.db", ListSink(), answers=False)
+    started = []
+    again = threading.Event()
+    start = cloud.link.start
+
+    def count() -> None:
+        started.append(1)
+        if len(started) == 1:
+            start()
+        else:
+            again.set()
+
+    cloud.link.start = count  # type: ignore[method-assign]
+    cloud.courier.start()
+    if lost_first:
+        cloud.link.events.put(Disconnected(1, LinkError("lost")))
+    cloud.link.events.put(Disconnected(1, LinkError("not any more"), fatal=True))
+    assert again.wait(WAIT_S if lost_first else 0.3) is lost_first
+    cloud.courier.stop()
+    cloud.close()
+    assert min(len(started), 2) == starts and cloud.courier.fatal is not None
+
+
 def test_losing_and_finding_the_broker_is_said_once_each(tmp_path):
     sink = ListSink()
     cloud = Cloud(tmp_path / "s.db", sink)
