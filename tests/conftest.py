@@ -7,10 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from edge_kit.bundle import Bundle
 from tests.mosquitto import Mosquitto, make_certificates
 from tests.tiny import make_bundle
+
+
+# No test asserts times: a busy machine must not fail a property.
+settings.register_profile("edge-kit", deadline=None)
+settings.load_profile("edge-kit")
 
 
 @pytest.fixture
