@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from edge_kit.bundle import Bundle
 from tests.mosquitto import Mosquitto, make_certificates
 from tests.tiny import make_bundle
 
-
 # No test asserts times: a busy machine must not fail a property.
-settings.register_profile("edge-kit", deadline=None)
+settings.register_profile("edge-kit", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("edge-kit")
 
 

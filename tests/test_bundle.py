@@ -179,7 +179,10 @@ def test_a_truncated_packed_file_is_refused_at_every_length(packed, tmp_path):
     assert list((tmp_path / "cache").iterdir()) == []
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    max_examples=150,
+)
 @given(st.data())
 def test_a_damaged_packed_file_opens_right_or_is_refused(packed, tmp_path, data):
     damaged = bytearray(packed.read_bytes())
