@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from types import TracebackType
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
@@ -12,9 +12,14 @@ __all__ = ["Console"]
 
 
 class Console:
-    """A `Watch` that writes to stderr; a context manager that closes its last bar."""
+    """A `Watch` that writes to a stream; a context manager that closes its last bar.
 
-    def __init__(self) -> None:
+    Args:
+        stream: Where to; stderr when left out.
+    """
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
         self._stage = ""
         self._bar: Any = None
         self._shown = 0
@@ -32,13 +37,17 @@ class Console:
 
     def progress(self, stage: str, done: int, whole: int) -> None:
         """Move the stage's bar; without a terminal do nothing."""
-        if not sys.stderr.isatty() or whole < 1:
+        if not self._stream.isatty() or whole < 1:
             return
         if stage != self._stage or done < self._shown:
             self._end()
             self._stage, self._shown = stage, 0
             self._bar = click.progressbar(
-                length=whole, label=f"{stage:>12}", file=sys.stderr, show_pos=True
+                length=whole,
+                label=f"{stage:>12}",
+                file=self._stream,
+                show_pos=True,
+                update_min_steps=max(1, whole // 200),
             )
             self._bar.__enter__()
         if self._bar is not None:
@@ -51,7 +60,7 @@ class Console:
     def say(self, text: str) -> None:
         """Write one line."""
         self._end()
-        click.echo(text, err=True)
+        click.echo(text, file=self._stream)
 
     def _end(self) -> None:
         if self._bar is not None:

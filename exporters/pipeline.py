@@ -6,7 +6,7 @@ photos -> load -> trace -> cut -> features -> train -> engines -> calibrate -> g
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,8 @@ from edge_kit.tensors import TensorSpec
 from exporters.building import EngineFiles, build_engines, feature_spec
 from exporters.config import ExportConfig
 from exporters.exported import Exported
-from exporters.gates import Gate, require
+from exporters.findings import Findings
+from exporters.gates import require
 from exporters.learning import cache_features, learn_halves, learn_tail, training_config
 from exporters.outcome import Outcome, measure
 from exporters.photos import PhotoSet, check_photos, find_photos, load_pixels, spread, without
@@ -29,7 +30,7 @@ from exporters.plan import Plan, check_classes, load_source, make_plan
 from exporters.progress import Silent, Watch
 from exporters.report import Report, render
 from exporters.stages import Stage, Workspace
-from exporters.thresholds import Fitted, fit_exit
+from exporters.thresholds import fit_exit
 from exporters.verify import verify
 from exporters.writer import write_bundle
 
@@ -111,6 +112,7 @@ def export(config: ExportConfig, watch: Watch | None = None) -> ExportResult:
     )
     spec = feature_spec(plan, training.channels, halves.end.feature_scale)
     calibration = _outcome("validation", files, pixels, photos, spec, work, watch)
+    _warn_of_strangers(calibration, classes, watch)
     fitted = fit_exit(
         calibration.device,
         calibration.cloud,
@@ -130,49 +132,6 @@ def export(config: ExportConfig, watch: Watch | None = None) -> ExportResult:
     return ExportResult(
         bundle, bundle.root / REPORT, bundle.manifest.figures, files.primary, files.tail
     )
-
-
-@dataclass(frozen=True)
-class Findings:
-    """All that report and bundle are written from."""
-
-    config: ExportConfig
-    plan: Plan
-    photos: PhotoSet
-    fitted: Fitted
-    calibration: Outcome
-    test: Outcome
-    gates: Sequence[Gate]
-    files: EngineFiles
-
-    def figures(self) -> dict[str, Any]:
-        """Return what the manifest records, as JSON values."""
-        rule = self.fitted.rule
-        splits = {name: len(photos) for name, photos in self.photos.splits.items()}
-        return {
-            "test": self.test.figures(rule),
-            "calibration": self.calibration.figures(rule),
-            "gates": [g.to_json() for g in self.gates],
-            "photos": {
-                **splits,
-                "rule": self.photos.rule,
-                "unreadable": len(self.photos.unreadable),
-            },
-            "export": self.config.to_json(),
-        }
-
-    def made(self) -> dict[str, Any]:
-        """Return how the export was made, for people."""
-        cut, photos = self.plan.cut, self.photos
-        counts = ", ".join(f"{len(p)} {s}" for s, p in photos.splits.items())
-        given = {k: v for k, v in self.config.to_json().items() if v is not None}
-        return {
-            "cut": f"{cut.name} {cut.shape}, {cut.macs_share:.1%} of the multiply-accumulates",
-            "photos": f"{counts} ({photos.rule}); {len(photos.unreadable)} unreadable",
-            "preprocessing": self.plan.source.rule,
-            "tracer": self.plan.traced.method,
-            **given,
-        }
 
 
 @dataclass(frozen=True)
@@ -249,6 +208,16 @@ def _outcome(
 
     stage = work.run(f"outcome-{split}", {}, make, after=[*files.stages, pixels.stage])
     return Outcome.load(stage.folder / "outcome.npz")
+
+
+def _warn_of_strangers(calibration: Outcome, classes: int, watch: Watch) -> None:
+    """Tell when the whole model hardly knows the photos: nothing behind it can be better."""
+    right = calibration.share(calibration.full.argmax(1)).value
+    if right < min(0.5, 2 / classes):
+        watch.say(
+            f"warning: the whole model is right on only {right:.0%} of the calibration photos; "
+            "check that the class folders sort in its order, and --mean, --std and --resize"
+        )
 
 
 def _report(found: Findings, pixels: Pixels, work: Workspace) -> Path:

@@ -13,7 +13,8 @@ from exporters.backbones import load_backbone
 from exporters.config import IMAGENET_MEAN, IMAGENET_STD, ExportConfig
 from exporters.cuts import Candidate, choose, find_cuts, split
 from exporters.halves import Normalize
-from exporters.trace import Traced, load_model, trace
+from exporters.load import load_model
+from exporters.trace import Traced, trace
 
 __all__ = ["Plan", "Source", "check_classes", "load_source", "make_plan"]
 

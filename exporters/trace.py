@@ -1,27 +1,21 @@
-"""Load any trained classifier and turn it into a graph that can be cut."""
+"""Turn any trained classifier into a graph that can be cut."""
 
 from __future__ import annotations
 
-import importlib
-import pickle
-import sys
-import traceback
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import fx, nn
 
-from edge_kit.errors import ExportError, UsageError
+from edge_kit.errors import ExportError
+from exporters.load import blame
 from exporters.macs import Recording, record
 from exporters.passes import fix_pools, fold_sizes
 
-__all__ = ["Traced", "load_model", "load_weights", "trace"]
+__all__ = ["Traced", "trace"]
 
 PARITY = 1e-4
-FEW = 3
 
 
 @dataclass(frozen=True)
@@ -50,164 +44,6 @@ class Traced:
     def __call__(self, batch: torch.Tensor) -> torch.Tensor:
         """Return logits (N, classes) of a normalized batch (N, C, H, W)."""
         return self.module(batch)  # type: ignore[no-any-return]
-
-
-def load_model(spec: str, weights: Path | None = None) -> nn.Module:
-    """Import and build the classifier that `spec` names, in eval mode.
-
-    Args:
-        spec: ``package.module:factory``; the attribute is a callable without arguments that
-            returns a `torch.nn.Module`, or such a module. The current directory is importable.
-        weights: A state dict to load into it.
-
-    Raises:
-        UsageError: `spec` is malformed, or names what does not exist or is no model.
-        ExportError: The user's own code fails, or the weights do not fit.
-    """
-    module_name, colon, attribute = spec.partition(":")
-    if not (module_name and colon and attribute):
-        raise UsageError(
-            f"{spec!r} is not package.module:factory",
-            "for example mypackage.models:build",
-        )
-    made = _build(_import(module_name), spec, attribute)
-    if not isinstance(made, nn.Module):
-        raise UsageError(
-            f"{spec} gives a {type(made).__name__}, which is no torch.nn.Module",
-            "the factory must return the model itself",
-        )
-    if weights is not None:
-        load_weights(made, weights)
-    return made.eval().requires_grad_(False)
-
-
-def _import(name: str) -> Any:
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        missing = error.name or name
-        if name == missing or name.startswith(missing + "."):
-            raise UsageError(
-                f"there is no module {missing!r} (looked in {here} and the installed packages)",
-                "run from the directory that holds it, or install its package",
-            ) from None
-        raise ExportError(
-            f"{name} needs {missing!r}, which is not installed", "install it in this environment"
-        ) from None
-    except Exception as error:
-        raise ExportError(f"importing {name} fails: {_blame(error)}") from error
-
-
-def _build(module: Any, spec: str, attribute: str) -> Any:
-    made: Any = module
-    for part in attribute.split("."):
-        if not hasattr(made, part):
-            public = [n for n in vars(module) if not n.startswith("_") and callable(made)]
-            known = ", ".join(public[:8]) if public else ""
-            raise UsageError(
-                f"{module.__name__} has no {attribute!r}",
-                f"it has: {known}" if known else "check the name after the colon",
-            )
-        made = getattr(made, part)
-    if isinstance(made, nn.Module):
-        return made
-    if not callable(made):
-        raise UsageError(f"{spec} is a {type(made).__name__}, neither a model nor a factory")
-    try:
-        return made()
-    except Exception as error:
-        raise ExportError(
-            f"calling {spec} without arguments fails: {_blame(error)}",
-            "write a small factory that takes none",
-        ) from error
-
-
-def _blame(error: BaseException) -> str:
-    """Return type, message and the last line outside torch that the error passed."""
-    frames = traceback.extract_tb(error.__traceback__)
-    torch_home = str(Path(torch.__file__).parent)
-    outside = [
-        f
-        for f in frames
-        if not f.filename.startswith((torch_home, "<"))
-        and f.filename != __file__
-        and "importlib" not in f.filename
-    ]
-    where = f" ({outside[-1].filename}:{outside[-1].lineno}: {outside[-1].line})" if outside else ""
-    first = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {first[0] if first else 'no message'}{where}"
-
-
-def load_weights(model: nn.Module, path: Path) -> None:
-    """Load a state dict into `model`; never runs code from the file.
-
-    A dict that wraps it under ``state_dict`` or ``model`` is accepted, and so is the ``module.``
-    prefix of data-parallel training.
-
-    Raises:
-        ExportError: The file is missing, damaged or holds other things than tensors, or its
-            names or shapes do not fit the model.
-    """
-    state = _read_state(path)
-    own = model.state_dict()
-    if state and all(k.startswith("module.") for k in state):
-        state = {k.removeprefix("module."): v for k, v in state.items()}
-    missing = [k for k in own if k not in state]
-    surplus = [k for k in state if k not in own]
-    if missing or surplus:
-        parts = [f"lacks {_some(missing)}"] if missing else []
-        parts += [f"has {_some(surplus)}, unknown to the model"] if surplus else []
-        raise ExportError(
-            f"{path} does not fit the model: it {' and '.join(parts)}",
-            "give the weights of this very architecture",
-        )
-    wrong = [
-        f"{k} is {tuple(v.shape)} in the file, {tuple(own[k].shape)} in the model"
-        for k, v in state.items()
-        if v.shape != own[k].shape
-    ]
-    if wrong:
-        raise ExportError(
-            f"{path} does not fit the model: {_some(wrong)}",
-            "check the number of classes and the width that the factory builds",
-        )
-    model.load_state_dict(state)
-
-
-def _some(items: list[str]) -> str:
-    more = f" and {len(items) - FEW} more" if len(items) > FEW else ""
-    return ", ".join(items[:FEW]) + more
-
-
-def _read_state(path: Path) -> dict[str, torch.Tensor]:
-    if not path.is_file():
-        raise ExportError(f"there are no weights at {path}", "check the path after --weights")
-    try:
-        data = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        if "weights_only" in str(error).lower() or "Unsupported" in str(error):
-            raise ExportError(
-                f"{path} holds more than tensors, and loading it would run code",
-                "save it again with torch.save(model.state_dict(), path)",
-            ) from None
-        raise ExportError(f"{path} is no file of weights, or damaged") from None
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
-        raise ExportError(
-            f"{path} cannot be read as weights: {str(error).splitlines()[0] if str(error) else ''}",
-            "it may be truncated: copy it again",
-        ) from None
-    for key in ("state_dict", "model"):
-        if isinstance(data, Mapping) and isinstance(data.get(key), Mapping):
-            data = data[key]
-            break
-    if not isinstance(data, Mapping) or not all(isinstance(v, torch.Tensor) for v in data.values()):
-        raise ExportError(
-            f"{path} holds no state dict", "save it with torch.save(model.state_dict(), path)"
-        )
-    return dict(data)
 
 
 def trace(model: nn.Module, shape: tuple[int, int, int]) -> Traced:
@@ -239,7 +75,7 @@ def trace(model: nn.Module, shape: tuple[int, int, int]) -> Traced:
             module(three)
         except Exception as error:
             raise ExportError(
-                f"the traced model does not run: {_blame(error)}",
+                f"the traced model does not run: {blame(error)}",
                 "models must accept any batch size",
             ) from error
     scale = max(1.0, float(expected.abs().max()))
@@ -257,7 +93,7 @@ def _run_once(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
     except Exception as error:
         size = " x ".join(str(s) for s in batch.shape[1:])
         raise ExportError(
-            f"the model fails on an input of {size}: {_blame(error)}", "check --size"
+            f"the model fails on an input of {size}: {blame(error)}", "check --size"
         ) from error
     if not isinstance(logits, torch.Tensor):
         raise ExportError(
@@ -297,7 +133,7 @@ def _graph(model: nn.Module, batch: torch.Tensor) -> tuple[fx.GraphModule, str]:
         except Exception as error:
             raise ExportError(
                 "the model cannot be traced, its control flow depends on its input: "
-                f"{_blame(symbolic)}",
+                f"{blame(symbolic)}",
                 "rewrite that line without looking at values (torch.where, a fixed loop)",
             ) from error
 

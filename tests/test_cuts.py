@@ -13,7 +13,8 @@ from torch import nn  # noqa: E402
 
 from edge_kit.errors import ExportError, UsageError  # noqa: E402
 from exporters.cuts import choose, find_cuts, split  # noqa: E402
-from exporters.trace import load_model, load_weights, trace  # noqa: E402
+from exporters.load import load_model, load_weights  # noqa: E402
+from exporters.trace import trace  # noqa: E402
 
 pytestmark = pytest.mark.export
 SHAPE = (3, 32, 32)
@@ -186,6 +187,12 @@ def test_no_usable_cut_is_a_sentence():
 def test_no_classifier_is_a_sentence(model, said):
     with pytest.raises(ExportError, match=said):
         trace(model, SHAPE)
+
+
+def test_messages_never_blame_the_exporters_own_lines():
+    with pytest.raises(ExportError) as caught:
+        trace(nn.Sequential(nn.Conv2d(4, 4, 3)), SHAPE)
+    assert "exporters/" not in str(caught.value)
 
 
 def write_module(folder: Path, monkeypatch, text: str) -> str:

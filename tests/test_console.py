@@ -1,0 +1,45 @@
+"""Progress on a terminal and in a pipe."""
+
+from __future__ import annotations
+
+import io
+
+from exporters.console import Console
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_bars_reach_their_end_and_do_not_mix_with_lines():
+    terminal = Terminal()
+    with Console(terminal) as console:
+        console.say("photos")
+        for done in range(1, 11):
+            console.progress("photos", done, 10)
+        console.progress("pixels", 3, 8)
+        console.say("gates")
+    text = terminal.getvalue()
+    assert "10/10" in text
+    assert "3/8" in text
+    assert text.endswith("gates\n")
+    assert "gates" not in text[: text.index("3/8")]
+
+
+def test_a_stage_that_starts_over_gets_a_new_bar():
+    terminal = Terminal()
+    with Console(terminal) as console:
+        for _ in range(2):
+            for done in range(1, 4):
+                console.progress("pixels", done, 3)
+    assert terminal.getvalue().count("0/3") == 2
+
+
+def test_a_pipe_gets_lines_only(capsys):
+    with Console() as console:
+        console.say("features")
+        console.progress("features", 1, 2)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == "features\n"
