@@ -151,6 +151,12 @@ def test_an_answer_that_never_came_counts_as_lost(lost):
     assert figures(answer(), lost).lost == 1
 
 
+def test_the_demo_page_lists_the_keys_of_the_object():
+    text = (Path(__file__).parents[1] / "docs/demo.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
+    assert listed == list(figures(answer()).to_json())
+
+
 def test_figures_of_a_run_that_sent_nothing_are_json():
     f = figures(answer()).to_json()
     assert f["bytes_per_offloaded"] is None
