@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 
 from exporters.console import Console
 
@@ -43,3 +45,12 @@ def test_a_pipe_gets_lines_only(capsys):
     out, err = capsys.readouterr()
     assert out == ""
     assert err == "features\n"
+
+
+def test_refitting_on_a_board_loads_neither_torch_nor_onnx():
+    code = (
+        "import sys, exporters.cli, exporters.recalibrate\n"
+        "print([m for m in ('torch', 'onnx', 'jax', 'litert_torch') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "[]", done.stderr
