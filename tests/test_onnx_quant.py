@@ -10,6 +10,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+from hypothesis.extra.numpy import arrays  # noqa: E402
 from onnx import numpy_helper  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -19,6 +22,7 @@ from exporters.halves import EndModel, Halves  # noqa: E402
 from exporters.islands import assert_all_int8, float_islands  # noqa: E402
 from exporters.onnx_export import export_end_float, export_full, export_tail  # noqa: E402
 from exporters.onnx_quant import SCHEMES, export_end_onnx  # noqa: E402
+from exporters.saturation import paired_bound  # noqa: E402
 from exporters.weights import compress_weights  # noqa: E402
 from tests.tiny_halves import (  # noqa: E402
     CHANNELS,
@@ -87,17 +91,48 @@ def test_the_file_itself_states_the_announced_feature_scale(tmp_path, scheme):
     assert constants[maker.input[2]].dtype == np.int8
 
 
-def test_x86_weights_leave_a_bit_free_where_kernels_add_in_int16(tmp_path):
-    """Two products of a 7-bit weight and a uint8 fit in int16; depthwise kernels add wider."""
-    path = tmp_path / "end.onnx"
-    export_end_onnx(trained().end, CALIBRATION, path, arch="x86_64")
+def neighbour_sums(weights: np.ndarray) -> int:
+    """Largest sum of two neighbours of one sign along the reduction, in either packing order."""
+    worst = 0
+    for order in (weights, np.moveaxis(weights, 1, -1)):
+        rows = order.reshape(len(weights), -1).astype(int)
+        rows = np.pad(rows, ((0, 0), (0, rows.shape[1] % 2))).reshape(len(weights), -1, 2)
+        for sign in (rows, -rows):
+            worst = max(worst, int(np.maximum(sign, 0).sum(2).max()))
+    return worst
+
+
+def weights_of(path: Path) -> list[np.ndarray]:
     constants = [numpy_helper.to_array(i) for i in onnx.load(path).graph.initializer]
-    weights = [w.astype(int) for w in constants if w.dtype == np.int8 and w.ndim in (2, 4)]
-    depthwise = [w for w in weights if w.shape[1] == 1]
-    dense = [w for w in weights if w.shape[1] > 1]
-    assert (len(depthwise), len(dense)) == (1, 9)
-    assert {int(np.abs(w).max()) for w in dense} == {64}
-    assert {int(np.abs(w).max()) for w in depthwise} == {127}
+    return [w for w in constants if w.dtype == np.int8 and w.ndim in (2, 4)]
+
+
+def test_x86_weights_cannot_saturate_where_kernels_add_in_int16(tmp_path):
+    end = trained().end
+    export_end_onnx(end, CALIBRATION, tmp_path / "p.onnx", arch="x86_64")
+    export_end_onnx(end, CALIBRATION, tmp_path / "u.onnx", arch="x86_64", scheme="U8S8")
+    paired, plain = weights_of(tmp_path / "p.onnx"), weights_of(tmp_path / "u.onnx")
+    dense = [w for w in paired if w.shape[1] > 1]
+    assert len(dense) == 9
+    assert max(neighbour_sums(w) for w in dense) <= 128  # 255 * 128 < 2 ** 15
+    assert max(neighbour_sums(w) for w in plain) > 128
+    (depthwise,) = [w for w in paired if w.shape[1] == 1]
+    assert np.abs(depthwise.astype(int)).max() == 127
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    arrays(
+        np.float32,
+        st.tuples(st.integers(1, 4), st.integers(1, 5), st.just(3), st.just(3)),
+        elements=st.floats(-8, 8, width=32),
+    )
+)
+def test_paired_bound_holds_after_rounding(weights):
+    bound = np.maximum(paired_bound(weights), 1e-6)
+    codes = np.rint(weights / (bound[:, None, None, None] / 127))
+    assert np.abs(codes).max() <= 127
+    assert neighbour_sums(codes) <= 128
 
 
 def test_features_saturate_instead_of_wrapping(tmp_path):
