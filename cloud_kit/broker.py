@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import logging
+import os
+import pwd
 import shutil
 import socket
 import subprocess
@@ -18,6 +20,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from edge_kit.errors import LinkError
 from edge_kit.lifeline import end_with_parent
@@ -113,8 +116,7 @@ def broker_process(port: int = 0, kind: str = "auto") -> Iterator[BrokerProcess]
         config.write_text(
             template.format(host=HOST, port=port, max_packet=MAX_PACKET), encoding="utf-8"
         )
-        # mosquitto started by root gives up its rights, then reads its files.
-        Path(directory).chmod(0o755)
+        Path(directory).chmod(0o755)  # for the user that `_identity` chooses
         command = _command(kind, config)
         _log.info("starting %s", " ".join(command))
         with (Path(directory) / "log").open("wb") as log:
@@ -124,6 +126,7 @@ def broker_process(port: int = 0, kind: str = "auto") -> Iterator[BrokerProcess]
                 stdout=log,
                 stderr=log,
                 preexec_fn=end_with_parent(),
+                **_identity(kind),
             )
         try:
             _wait_ready(process, port, Path(directory) / "log")
@@ -142,7 +145,7 @@ def _choose(kind: str) -> str:
     if not have.get(kind):
         raise LinkError(
             f"no {kind or 'broker'} is installed on this machine",
-            "install mosquitto (apt-get install mosquitto), or run: pip install iotcore",
+            "install mosquitto (apt-get install mosquitto), or run: pip install 'edge-kit[broker]'",
         )
     return kind
 
@@ -151,6 +154,20 @@ def _command(kind: str, config: Path) -> list[str]:
     if kind == "mosquitto":
         return [find_mosquitto() or "mosquitto", "-c", str(config)]
     return [sys.executable, "-m", "iotcore", "--log-level", "CRITICAL", "--config", str(config)]
+
+
+def _identity(kind: str) -> dict[str, Any]:
+    """Return what makes mosquitto start without root's rights.
+
+    It would give them up by itself, and the kernel would then forget to end it with its parent.
+    """
+    if kind != "mosquitto" or os.geteuid() != 0:
+        return {}
+    for name in ("mosquitto", "nobody"):
+        with contextlib.suppress(KeyError):
+            user = pwd.getpwnam(name)
+            return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+    return {}
 
 
 def _claim(port: int) -> int:
