@@ -166,6 +166,7 @@ class Connection:
             self._end = self._end or End(LinkError(what, "check that it is an MQTT broker"))
         finally:
             self.connected = False
+            self._let_go()
         if self._closing:
             return None
         return self._end or End(LinkError(f"the connection to {self.address.url} was lost"))
@@ -244,6 +245,12 @@ class Connection:
         client.on_disconnect = self._on_disconnect
         client.on_log = self._on_log
         return client
+
+    def _let_go(self) -> None:
+        """Break the cycle with the client, so that it closes its sockets now and not some day."""
+        client = self._client
+        client.on_connect = client.on_subscribe = client.on_message = None
+        client.on_publish = client.on_disconnect = client.on_log = None
 
     def _connect_properties(self) -> Properties:
         props = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
