@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import re
 import signal
 import subprocess
 import sys
@@ -14,9 +15,10 @@ from pathlib import Path
 import pytest
 
 from cloud_kit.broker import broker_process
+from cloud_kit.cli import cli
 from cloud_kit.health import Heartbeat, check
 from cloud_kit.service import state_topic
-from cloud_kit.settings import Settings, read_password
+from cloud_kit.settings import PASSWORD, Settings, read_password
 from cloud_kit.worker import Vitals, WorkerSettings
 from edge_kit.errors import ConfigError, LinkError
 from edge_kit.link import Connected, Delivery, Subscription
@@ -26,6 +28,7 @@ from tests.messages import TIMEOUT, message, sample_id
 from tests.mosquitto import free_port
 from tests.tiny import make_bundle
 
+ROOT = Path(__file__).resolve().parent.parent
 CLI = str(Path(sys.executable).parent / "cloud-kit")
 WELL = Vitals(connected=True, engine_s=0.0, draining=False)
 ADDRESS = BrokerAddress.parse("mqtt://worker@broker.example", password="hidden")
@@ -130,6 +133,22 @@ def test_a_password_comes_from_a_file_or_the_environment(tmp_path):
     file.write_text("\n")
     with pytest.raises(ConfigError, match="empty"):
         read_password(file, {})
+
+
+@pytest.mark.parametrize("file", ["Containerfile", "compose.yaml", "docs/cloud.md"])
+def test_files_name_only_variables_that_exist(file):
+    known = {o.envvar for c in cli.commands.values() for o in c.params if getattr(o, "envvar", "")}
+    named = set(re.findall(r"CLOUD_KIT_[A-Z_]+", (ROOT / file).read_text()))
+    assert named
+    assert named <= known | {PASSWORD}
+
+
+def test_the_table_of_the_documentation_is_complete():
+    text = (ROOT / "docs/cloud.md").read_text()
+    for option in cli.commands["worker"].params:
+        if option.name not in ("ca", "cert", "key", "name", "verbose"):
+            assert f"`{option.envvar}`" in text, option.name
+            assert option.opts[0] in text
 
 
 # Health
