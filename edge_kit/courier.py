@@ -67,6 +67,7 @@ class Courier:
         self._stopping = threading.Event()
         self._drained = threading.Event()
         self._said = ""
+        self._complaint = ""
         self._up = False
         self._conflict = False
         self._again_at = 0.0
@@ -75,8 +76,8 @@ class Courier:
 
     @property
     def trouble(self) -> SpoolError | None:
-        """The spool's last error that has not mended itself."""
-        return self._outbox.trouble
+        """An error of the spool that has not mended itself, or that made an answer stand."""
+        return self._outbox.trouble or self._outbox.unspooled
 
     @property
     def pending(self) -> int:
@@ -169,9 +170,19 @@ class Courier:
             self._again_at = time.monotonic() + HOPELESS_S
             self._link.start()
         self._outbox.tick()
+        self._complain()
         self._presence.tick(self._link, self._totals)
         if not self.pending or self.fatal is not None:
             self._drained.set()
+
+    def _complain(self) -> None:
+        """Say once that the spool fails, and once that it works again."""
+        trouble = str(self._outbox.trouble or "")
+        if trouble != self._complaint:
+            self._report(
+                f"{trouble}; doubtful answers stand" if trouble else "the spool works again"
+            )
+            self._complaint = trouble
 
     def _store(self) -> None:
         """Move all that was handed over into the spool, as one transaction."""

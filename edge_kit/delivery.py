@@ -71,6 +71,7 @@ class Outbox:
     Attributes:
         connected: The link is up.
         trouble: The last error of the spool that has not mended itself; else None.
+        unspooled: Why a sample of this run could not be stored, so that its answer stands.
         counts: Events of this run: ``sent``, ``resent``, ``bytes``, and what the spool counts.
     """
 
@@ -90,6 +91,7 @@ class Outbox:
     ) -> None:
         self.connected = False
         self.trouble: SpoolError | None = None
+        self.unspooled: SpoolError | None = None
         self.counts: dict[str, int] = {}
         self._spool = spool
         self._link = link
@@ -140,7 +142,7 @@ class Outbox:
             rows, results = self._encode(samples)
             evicted = self._commit(rows)
         except SpoolError as error:
-            self.trouble = error
+            self.trouble = self.unspooled = error
             self._count("unspooled", len(samples))
             for sample in samples:
                 self._stand(sample.result, str(error.what))

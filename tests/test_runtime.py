@@ -11,7 +11,7 @@ import pytest
 from edge_kit.courier import Courier
 from edge_kit.delivery import Outbox
 from edge_kit.engines.end import EndOutput
-from edge_kit.errors import EngineError, LinkError
+from edge_kit.errors import EngineError, LinkError, SpoolError
 from edge_kit.exits import ExitRule
 from edge_kit.flights import Pace
 from edge_kit.link import Delivery, Disconnected, MemoryBroker, MemoryLink, Subscription
@@ -270,6 +270,33 @@ def test_losing_and_finding_the_broker_is_said_once_each(tmp_path):
     assert cloud.reports == [
         "it is gone; samples wait in the spool, trying again", "connected to the broker again",
     ]  # fmt: skip
+
+
+def test_a_spool_that_fails_and_recovers_is_said_once_each_and_remembered(tmp_path):
+    sink = ListSink()
+    cloud = Cloud(tmp_path / "s.db", sink)
+    settle, full = cloud.spool.settle, threading.Event()
+
+    def maybe(*args, **kwargs):
+        if full.is_set():
+            raise SpoolError("the disk is full")
+        return settle(*args, **kwargs)
+
+    cloud.spool.settle = maybe  # type: ignore[method-assign]
+    cloud.courier.start()
+    full.set()
+    device(images(0, 0), sink).run(cloud.courier)
+    assert cloud.courier.wait_drained(WAIT_S)
+    full.clear()
+    device(images(1), sink).run(cloud.courier)
+    assert cloud.courier.wait_drained(WAIT_S)
+    cloud.courier.stop()
+    cloud.close()
+    assert cloud.reports == [
+        "the disk is full; doubtful answers stand until that is mended", "the spool works again",
+    ]  # fmt: skip
+    assert [r.status for r in sink.results] == ["standing", "standing", "provisional", "final"]
+    assert cloud.courier.trouble is not None  # the exit code tells
 
 
 def test_an_engine_that_fails_raises_out_of_the_run():

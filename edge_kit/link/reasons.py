@@ -71,7 +71,7 @@ def _certificate_error(
     who = f"the certificate of {address.url}"
     code = error.verify_code
     if code in _UNTRUSTED:
-        hint = "name the right CA file with --tls-ca"
+        hint = "name the file of the authority that signed it"
         return LinkError(f"{who} is not signed by a trusted authority", hint), True
     if code in _WRONG_NAME:
         hint = "use the name that the certificate was made for"
@@ -81,7 +81,7 @@ def _certificate_error(
     if code == 9:
         # A board without a battery clock comes up in the past; its time service will mend that.
         return LinkError(f"{who} is not valid yet", "check this machine's clock"), False
-    return LinkError(f"{who} cannot be trusted: {error.verify_message}", "check --tls-ca"), True
+    return LinkError(f"{who} cannot be trusted: {error.verify_message}", "check the CA file"), True
 
 
 def _is_alert(text: str) -> bool:
@@ -94,7 +94,7 @@ def tls_alert(address: BrokerAddress, text: str) -> LinkError:
     if "CERTIFICATE_REQUIRED" in upper or "HANDSHAKE_FAILURE" in upper:
         return LinkError(
             f"{address.url} wants a client certificate",
-            "name one with --tls-cert and --tls-key",
+            "name one, and its key",
         )
     if "ALERT" in upper and ("UNKNOWN_CA" in upper or "CERTIFICATE" in upper):
         return LinkError(
