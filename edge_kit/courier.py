@@ -179,9 +179,8 @@ class Courier:
         """Say once that the spool fails, and once that it works again."""
         trouble = str(self._outbox.trouble or "")
         if trouble != self._complaint:
-            self._report(
-                f"{trouble}; doubtful answers stand" if trouble else "the spool works again"
-            )
+            stands = f"{trouble}; doubtful answers stand until that is mended"
+            self._report(stands if trouble else "the spool works again")
             self._complaint = trouble
 
     def _store(self) -> None:
