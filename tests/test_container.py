@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_kit.bundle import Bundle
+from edge_kit.bundle import Bundle, pack
 from edge_kit.link import Connected, Delivery, Disconnected, Published, Subscription
 from edge_kit.link.mqtt import BrokerAddress, MqttLink
 from edge_kit.wire import Refusal, ResultMessage, Topics
@@ -107,7 +107,7 @@ def device(port: int, name="cam-1", *, user="", subscribe=None) -> Iterator[Mqtt
 
 
 @contextmanager
-def running(docker: Dockerd, bundle: Bundle, port: int, tmp_path: Path) -> Iterator[str]:
+def running(docker: Dockerd, served: Path, port: int, tmp_path: Path) -> Iterator[str]:
     secret = tmp_path / "worker-password"
     secret.write_text(USERS["worker"] + "\n")
     secret.chmod(0o644)
@@ -116,7 +116,7 @@ def running(docker: Dockerd, bundle: Bundle, port: int, tmp_path: Path) -> Itera
     name = f"worker-{free_port()}"
     docker.run(
         "run", "-d", "--name", name, *RUN,
-        "-v", f"{bundle.root}:/bundle:ro",
+        "-v", f"{served}:/bundle:ro",
         "-v", f"{secret}:/run/secrets/worker-password:ro",
         "-e", f"CLOUD_KIT_BROKER=mqtt://worker@127.0.0.1:{port}",
         "-e", "CLOUD_KIT_PASSWORD_FILE=/run/secrets/worker-password",
@@ -174,7 +174,7 @@ def test_the_image_holds_only_what_a_worker_needs(docker):
 
 
 def test_a_worker_in_its_container_answers_a_device_and_drains(docker, bundle, port, tmp_path):
-    with running(docker, bundle, port, tmp_path) as name, device(port) as link:
+    with running(docker, bundle.root, port, tmp_path) as name, device(port) as link:
         assert isinstance(link.events.get(timeout=TIMEOUT), Connected)
         send(link, bundle, 1)
         assert results(link, 1)[sample_id(1)].label == 1
@@ -200,18 +200,28 @@ def test_what_one_worker_left_another_answers(docker, bundle, port, tmp_path):
     """The device resends what a stopped worker never got to; nothing is lost."""
     with device(port) as link:
         assert isinstance(link.events.get(timeout=TIMEOUT), Connected)
-        with running(docker, bundle, port, tmp_path) as name:
+        with running(docker, bundle.root, port, tmp_path) as name:
             for index in range(50):
                 send(link, bundle, index)
             first = results(link, 1)
             docker.run("stop", "--time", "30", name)
-        with running(docker, bundle, port, tmp_path):
+        with running(docker, bundle.root, port, tmp_path):
             for index in range(50):
                 if sample_id(index) not in first:
                     send(link, bundle, index)
             answered = first | results(link, 49)
     assert set(answered) >= {sample_id(i) for i in range(50)}
     assert all(r.refusal is Refusal.NONE for r in answered.values())
+
+
+def test_a_packed_bundle_is_served_from_a_read_only_root(docker, bundle, port, tmp_path):
+    packed = tmp_path / "shop.ekb"
+    pack(bundle.root, packed)
+    packed.chmod(0o644)
+    with running(docker, packed, port, tmp_path), device(port) as link:
+        assert isinstance(link.events.get(timeout=TIMEOUT), Connected)
+        send(link, bundle, 1)
+        assert results(link, 1)[sample_id(1)].label == 1
 
 
 def test_a_worker_with_a_wrong_password_says_so_and_ends(docker, bundle, port):
