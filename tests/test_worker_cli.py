@@ -296,6 +296,27 @@ def test_a_refused_worker_ends_with_the_brokers_reason(make_mosquitto, tiny_bund
     assert "wrong" not in done.stdout + done.stderr.replace("wrong user", "")
 
 
+@pytest.mark.broker
+def test_a_worker_connects_with_a_client_certificate(make_mosquitto, tiny_bundle, certificates):
+    broker = make_mosquitto(tls=certificates, client_certs=True)
+    args = ["--bundle", str(tiny_bundle.root), "--broker", broker.url, "--json"]
+    args += ["--ca", str(certificates / "ca.pem")]
+    args += ["--cert", str(certificates / "client.pem"), "--key", str(certificates / "client.key")]
+    with process("worker", *args) as worker:
+        worker.wait_for("connected")
+        assert worker.end() == 0
+
+
+@pytest.mark.broker
+def test_a_worker_does_not_trust_a_strange_broker(make_mosquitto, tiny_bundle, certificates):
+    broker = make_mosquitto(tls=certificates)
+    args = ["worker", "--bundle", str(tiny_bundle.root), "--broker", broker.url]
+    done = run(*args, "--ca", str(certificates / "other-ca.pem"))
+    assert done.returncode == 6
+    assert "certificate" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 # The embedded broker
 
 
