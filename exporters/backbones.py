@@ -58,6 +58,28 @@ class DropPath(nn.Module):
         return branch * mask / keep
 
 
+def _plain(source: Any) -> nn.Module:
+    """Turn the package's "same" convolution into a plain one.
+
+    A padding layer of its own costs a pass over the tensor in every engine; where the padding is
+    symmetric, the convolution does it for nothing.
+    """
+    pad = tuple(getattr(source.static_padding, "padding", (0, 0, 0, 0)))
+    left, right, top, bottom = pad
+    inner = (top, left) if (left, top) == (right, bottom) else (0, 0)
+    conv = nn.Conv2d(
+        source.in_channels,
+        source.out_channels,
+        source.kernel_size,
+        tuple(source.stride),
+        inner,
+        groups=source.groups,
+        bias=source.bias is not None,
+    )
+    conv.load_state_dict(source.state_dict())
+    return nn.Sequential(nn.ZeroPad2d(pad), conv) if inner == (0, 0) and any(pad) else conv
+
+
 class Block(nn.Module):
     """Inverted residual: expand, filter each channel, project (Sandler et al., 2018).
 
@@ -70,9 +92,9 @@ class Block(nn.Module):
         super().__init__()
         layers: list[nn.Module] = []
         if source._block_args.expand_ratio != 1:
-            layers += [source._expand_conv, source._bn0, nn.ReLU6()]
-        layers += [source._depthwise_conv, source._bn1, nn.ReLU6()]
-        layers += [source._project_conv, source._bn2]
+            layers += [_plain(source._expand_conv), source._bn0, nn.ReLU6()]
+        layers += [_plain(source._depthwise_conv), source._bn1, nn.ReLU6()]
+        layers += [_plain(source._project_conv), source._bn2]
         self.layers = nn.Sequential(*layers)
         args = source._block_args
         self.skip = args.stride in (1, [1]) and args.input_filters == args.output_filters
@@ -96,11 +118,11 @@ class EfficientNetLite(nn.Module):
     def __init__(self, source: Any, classes: int, cells: int) -> None:
         super().__init__()
         depth = len(source._blocks)
-        self.stem = nn.Sequential(source._conv_stem, source._bn0, nn.ReLU6())
+        self.stem = nn.Sequential(_plain(source._conv_stem), source._bn0, nn.ReLU6())
         self.blocks = nn.Sequential(
             *(Block(b, DROP_PATH * i / depth) for i, b in enumerate(source._blocks))
         )
-        self.head = nn.Sequential(source._conv_head, source._bn1, nn.ReLU6())
+        self.head = nn.Sequential(_plain(source._conv_head), source._bn1, nn.ReLU6())
         self.pool = nn.AvgPool2d(cells)
         self.dropout = nn.Dropout(DROP_RATE)
         self.classifier = nn.Linear(source._conv_head.out_channels, classes)

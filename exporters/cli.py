@@ -97,9 +97,18 @@ def _numbers(_context: click.Context, _option: click.Parameter, text: str | None
 @click.option("--list-cuts", is_flag=True, help="List the model's cuts and stop.")
 @click.option("--cut", default="auto", show_default=True, help="Name of the cut, or auto.")
 @click.option(
+    "--tune-from",
+    default="auto",
+    show_default=True,
+    metavar="CUT",
+    help="Where fine-tuning of a backbone starts.",
+)
+@click.option(
     "--budget", default=0.5, show_default=True, help="Share of the model that auto may keep here."
 )
-@click.option("--channels", default=12, show_default=True, help="Width of the bottleneck.")
+@click.option(
+    "--channels", type=int, help="Width of the bottleneck. Default: fits the message size."
+)
 @click.option("--message-bytes", type=float, help="Mean message to train for, header included.")
 @click.option(
     "--targets",
@@ -216,18 +225,19 @@ def _need_torch() -> None:
 
 def _list_cuts(config: ExportConfig, as_json: bool) -> None:
     from exporters.cuts import choose, find_cuts
-    from exporters.plan import load_source
+    from exporters.plan import SORTING_CHANNELS, load_source
     from exporters.trace import trace
 
     source = load_source(config, LISTED_CLASSES)
     traced = trace(source.module, (3, source.rule.height, source.rule.width))
     cuts = find_cuts(traced)
-    chosen = choose(cuts, config.cut, budget=config.budget, channels=config.channels)
+    channels = config.channels or SORTING_CHANNELS
+    chosen = choose(cuts, config.cut, budget=config.budget, channels=channels)
     if as_json:
         rows = [{**c.to_json(), "chosen": c is chosen} for c in cuts]
         click.echo(json.dumps({"cuts": rows, "macs": traced.macs}))
         return
-    click.echo(_table(cuts, chosen, config.channels))
+    click.echo(_table(cuts, chosen, channels))
 
 
 def _table(cuts: tuple[Candidate, ...], chosen: Candidate, channels: int) -> str:

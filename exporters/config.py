@@ -35,8 +35,11 @@ class ExportConfig:
         mean: Per channel, pixel units; None takes the backbone's, else ImageNet's.
         std: Likewise.
         cut: ``auto`` or the name of a cut.
+        tune_from: Where fine-tuning of a backbone starts: a cut's name, or ``auto`` for the cut
+            that ``auto`` would take with half of the multiply-accumulates. What lies before stays
+            as pretrained.
         budget: Most of the full model's multiply-accumulates that ``auto`` puts on the device.
-        channels: Width of the bottleneck.
+        channels: Width of the bottleneck; None fits it to the message size.
         targets: Architectures that get an int8 ONNX end model.
         tflite: Also make a TFLite end model.
         cloud_weights: How the bundle stores cloud half and full model: ``fp32``, ``fp16`` or
@@ -62,8 +65,9 @@ class ExportConfig:
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     cut: str = "auto"
+    tune_from: str = "auto"
     budget: float = 0.5
-    channels: int = 12
+    channels: int | None = None
     targets: tuple[str, ...] = TARGETS
     tflite: bool = True
     cloud_weights: str = "fp16"
@@ -88,7 +92,7 @@ class ExportConfig:
             raise UsageError(f"--size {self.size} lies outside 16 to 1024 pixels")
         if not 0 < self.budget <= 1:
             raise UsageError(f"--budget {self.budget} lies outside 0 to 1")
-        if self.channels < 1:
+        if self.channels is not None and self.channels < 1:
             raise UsageError(f"--channels {self.channels} leaves no features to send")
         if self.views < 0:
             raise UsageError(f"--views {self.views} is below 0")
@@ -146,6 +150,7 @@ class ExportConfig:
             "model": self.model,
             "backbone": self.backbone,
             "cut": self.cut,
+            "tune_from": self.tune_from if self.backbone else None,
             "budget": self.budget,
             "channels": self.channels,
             "views": self.views,

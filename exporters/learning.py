@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,13 @@ from exporters.photos import PhotoSet
 from exporters.plan import Plan
 from exporters.progress import Watch
 from exporters.stages import Stage, Workspace
-from exporters.training import FeatureCache, TrainingConfig, train_halves, train_tail
+from exporters.training import (
+    FeatureCache,
+    TrainingConfig,
+    fitting_channels,
+    train_halves,
+    train_tail,
+)
 
 __all__ = ["cache_features", "learn_halves", "learn_tail", "training_config"]
 
@@ -36,23 +42,39 @@ def training_config(config: ExportConfig, plan: Plan) -> TrainingConfig:
         "message_bytes": config.message_bytes,
     }
     given = {name: value for name, value in given.items() if value is not None}
-    channels = min(config.channels, plan.cut.shape[0])
-    return TrainingConfig(channels=channels, seed=config.seed, **given)
+    width, height, columns = plan.cut.shape
+    trained = TrainingConfig(seed=config.seed, **given)
+    channels = config.channels or fitting_channels(trained.message_bytes, height * columns)
+    return replace(trained, channels=min(channels, width))
 
 
 def cache_features(
-    config: ExportConfig, plan: Plan, photos: PhotoSet, workspace: Workspace, watch: Watch
+    name: str,
+    config: ExportConfig,
+    plan: Plan,
+    photos: PhotoSet,
+    workspace: Workspace,
+    watch: Watch,
 ) -> tuple[FeatureCache, Stage]:
-    """Compute the trunk's features of the training split, or find them done."""
+    """Compute the trunk's features of the training split, or find them done.
+
+    Args:
+        name: Of the stage and its folder.
+        config: Views, seed, processes.
+        plan: The cut model.
+        photos: The data set.
+        workspace: Where the stages are.
+        watch: Told what happens.
+    """
     rule = plan.source.rule.to_json()
     identity = {"model": plan.fingerprint, "cut": plan.cut.node, "rule": rule}
-    trunk = workspace.run("trunk", identity, lambda folder: _write_trunk(plan, folder))
+    trunk = workspace.run(f"{name}-trunk", identity, lambda folder: _write_trunk(plan, folder))
     task = FeatureTask(
         trunk=trunk.folder / "trunk.onnx",
         photos=tuple(photos.path(p) for p in photos.splits["train"]),
         rule=plan.source.rule,
         shape=plan.cut.shape,
-        folder=workspace.root / "features",
+        folder=workspace.root / name,
         views=config.views,
         seed=config.seed,
     )
@@ -61,11 +83,11 @@ def cache_features(
         compute_features(
             task,
             processes=config.workers,
-            tick=lambda done, whole: watch.progress("features", done, whole),
+            tick=lambda done, whole: watch.progress(name, done, whole),
         )
 
     inputs = {"photos": photos.fingerprint("train"), "views": config.views, "seed": config.seed}
-    stage = workspace.run("features", inputs, make, after=[trunk])
+    stage = workspace.run(name, inputs, make, after=[trunk])
     views = compute_features(task)  # nothing is left to compute: opens the files
     return FeatureCache(views, photos.labels("train")), stage
 
@@ -84,7 +106,7 @@ def learn_tail(
     watch: Watch,
     features: Stage,
 ) -> Stage:
-    """Train a pretrained tail with its fresh classifier, and put it into the plan's networks."""
+    """Train a pretrained tail with its fresh classifier, and put it into the plan's classifier."""
 
     def make(folder: Path) -> None:
         tail = copy.deepcopy(plan.tail).requires_grad_(True)
@@ -95,11 +117,9 @@ def learn_tail(
 
     stage = workspace.run("tail", {"training": asdict(config)}, make, after=[features])
     state = _read(stage.folder / "tail.pt")
-    plan.tail.load_state_dict(state)
     # Tail and whole name their layers alike, so the whole becomes the trained model.
-    plan.traced.module.load_state_dict(state, strict=False)
-    plan.tail.eval().requires_grad_(False)
-    plan.traced.module.eval().requires_grad_(False)
+    plan.source.module.load_state_dict(state, strict=False)
+    plan.source.module.eval().requires_grad_(False)
     return stage
 
 
@@ -110,7 +130,7 @@ def learn_halves(
     config: TrainingConfig,
     workspace: Workspace,
     watch: Watch,
-    before: Stage,
+    before: Sequence[Stage],
 ) -> tuple[Halves, Stage]:
     """Train bottleneck, exit and adapted tail, or load what an earlier run trained."""
 
@@ -123,7 +143,7 @@ def learn_halves(
         torch.save(parts, folder / "halves.pt")
 
     inputs = {"training": asdict(config), "classes": classes}
-    stage = workspace.run("halves", inputs, make, after=[before])
+    stage = workspace.run("halves", inputs, make, after=before)
     halves = _fresh_halves(plan, classes, config)
     state = _read(stage.folder / "halves.pt")
     for name, part in _parts(halves).items():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from exporters.gates import require
 from exporters.learning import cache_features, learn_halves, learn_tail, training_config
 from exporters.outcome import Outcome, measure
 from exporters.photos import PhotoSet, check_photos, find_photos, load_pixels, spread, without
-from exporters.plan import Plan, check_classes, load_source, make_plan
+from exporters.plan import Plan, Source, check_classes, load_source, make_plan
 from exporters.progress import Silent, Watch
 from exporters.report import Report, render
 from exporters.stages import Stage, Workspace
@@ -37,6 +37,7 @@ from exporters.writer import write_bundle
 __all__ = ["ExportResult", "HybridAnswers", "export"]
 
 SELFTEST_PHOTOS = 4
+TUNING_BUDGET = 0.5  # of a backbone, what at most stays as pretrained
 REPORT = "report.html"
 
 
@@ -99,13 +100,13 @@ def export(config: ExportConfig, watch: Watch | None = None) -> ExportResult:
     watch = watch or Silent()
     work = Workspace(config.work, watch)
     photos, found = _photos(config, work, watch)
-    plan = _plan(config, photos, watch)
-    cache, before = cache_features(config, plan, photos, work, watch)
+    source, tuned = _source(config, photos, work, watch)
+    plan = _plan(config, source, watch)
+    check_classes(plan.traced, photos.classes)
+    cache, features = cache_features("features", config, plan, photos, work, watch)
     training = training_config(config, plan)
-    if plan.source.fresh is not None:
-        before = learn_tail(plan, cache, training, work, watch, before)
     classes = len(photos.classes)
-    halves, trained = learn_halves(plan, cache, classes, training, work, watch, before)
+    halves, trained = learn_halves(plan, cache, classes, training, work, watch, [*tuned, features])
     pixels = _pixels(plan, photos, work, watch, found)
     files = build_engines(
         config, plan, halves, pixels.arrays["validation"], work, trained, pixels.stage
@@ -158,11 +159,24 @@ def _photos(config: ExportConfig, work: Workspace, watch: Watch) -> tuple[PhotoS
     return without(found, unreadable), stage
 
 
-def _plan(config: ExportConfig, photos: PhotoSet, watch: Watch) -> Plan:
-    watch.say("load, trace, cut")
+def _source(
+    config: ExportConfig, photos: PhotoSet, work: Workspace, watch: Watch
+) -> tuple[Source, list[Stage]]:
+    """Load the user's classifier, or make one by fine-tuning the end of a backbone."""
+    watch.say("load")
     source = load_source(config, len(photos.classes))
-    plan = make_plan(config, source)
-    check_classes(plan.traced, photos.classes)
+    if source.fresh is None:
+        return source, []
+    plan = make_plan(config, source, config.tune_from, min(config.budget, TUNING_BUDGET))
+    watch.say(f"fine-tune what follows {plan.cut.name}")
+    cache, before = cache_features("tuning", config, plan, photos, work, watch)
+    stage = learn_tail(plan, cache, training_config(config, plan), work, watch, before)
+    return replace(source, fresh=None), [stage]
+
+
+def _plan(config: ExportConfig, source: Source, watch: Watch) -> Plan:
+    watch.say("trace, cut")
+    plan = make_plan(config, source, config.cut, config.budget)
     shape = " x ".join(str(s) for s in plan.cut.shape)
     watch.say(f"cut after {plan.cut.name}: {shape}, {plan.cut.macs_share:.0%} of the model")
     return plan

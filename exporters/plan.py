@@ -19,6 +19,7 @@ from exporters.trace import Traced, trace
 __all__ = ["Plan", "Source", "check_classes", "load_source", "make_plan"]
 
 DEFAULT_SIZE = 224
+SORTING_CHANNELS = 12  # any constant sorts cuts by their number of positions
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Plan:
         cut: The chosen cut.
         trunk: Normalized images to features; shares the whole's weights.
         tail: Features to logits; its own copy.
-        fingerprint: Hash over graph and weights.
+        fingerprint: Hash over graph and weights of the trunk.
     """
 
     source: Source
@@ -86,17 +87,24 @@ def load_source(config: ExportConfig, classes: int) -> Source:
     return Source(module, config.preprocessing(DEFAULT_SIZE, IMAGENET_MEAN, IMAGENET_STD))
 
 
-def make_plan(config: ExportConfig, source: Source) -> Plan:
+def make_plan(config: ExportConfig, source: Source, cut_name: str, budget: float) -> Plan:
     """Trace a classifier, choose the cut and split there.
+
+    Args:
+        config: See `ExportConfig`.
+        source: The classifier.
+        cut_name: A cut's name, or ``auto``.
+        budget: Most of the multiply-accumulates that ``auto`` puts before the cut.
 
     Raises:
         UsageError, ExportError: As `trace`, `find_cuts`, `choose` and `split` say.
     """
     rule = source.rule
     traced = trace(source.module, (3, rule.height, rule.width))
-    cut = choose(find_cuts(traced), config.cut, budget=config.budget, channels=config.channels)
+    channels = config.channels or SORTING_CHANNELS
+    cut = choose(find_cuts(traced), cut_name, budget=budget, channels=channels)
     trunk, tail = split(traced, cut)
-    return Plan(source, traced, cut, trunk, tail, _fingerprint(traced.module))
+    return Plan(source, traced, cut, trunk, tail, _fingerprint(trunk))
 
 
 def check_classes(traced: Traced, names: tuple[str, ...]) -> None:

@@ -19,7 +19,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
+from edge_kit.codec import compress
+from exporters.allocator import keep_freed_memory
 from exporters.halves import (
+    INT8_MAX,
+    INT8_MIN,
     CloudHalf,
     EndModel,
     ExitHead,
@@ -30,7 +34,14 @@ from exporters.halves import (
     round_features,
 )
 
-__all__ = ["FeatureCache", "Progress", "TrainingConfig", "train_halves", "train_tail"]
+__all__ = [
+    "FeatureCache",
+    "Progress",
+    "TrainingConfig",
+    "fitting_channels",
+    "train_halves",
+    "train_tail",
+]
 
 # stage, steps done, steps in all
 Progress = Callable[[str, int, int], None]
@@ -38,7 +49,8 @@ Progress = Callable[[str, int, int], None]
 _SAMPLES_FOR_PCA = 400
 _DISTILLATION_TEMPERATURE = 2.0  # Hinton et al., 2015
 # What a message costs beyond its entropy: header and CRC, deflate's own code table.
-_MESSAGE_OVERHEAD = 57 + 70
+_FRAME_BYTES = 57
+_MESSAGE_OVERHEAD = _FRAME_BYTES + 70
 
 
 @dataclass(frozen=True)
@@ -58,8 +70,8 @@ class TrainingConfig:
         seed: Of everything random.
     """
 
-    channels: int = 12
-    message_bytes: float = 640.0
+    channels: int = 32
+    message_bytes: float = 650.0
     epochs: int = 8
     tail_epochs: int = 4
     batch: int = 32
@@ -128,17 +140,35 @@ class _Average:
 
 
 class _Rate:
-    """Steer the weight of the rate term until the mean bits per value meet a target."""
+    """Steer the weight of the rate term until real messages have the size that was asked for."""
 
-    def __init__(self, target_bits: float) -> None:
-        self.target = target_bits
-        self.weight = 0.05
-        self._bits: float | None = None
+    def __init__(self, target_bytes: float) -> None:
+        self.target = target_bytes
+        self.weight = 0.15
+        self._mean: float | None = None
 
-    def update(self, bits: float) -> None:
-        self._bits = bits if self._bits is None else 0.95 * self._bits + 0.05 * bits
-        error = max(-1.0, min(1.0, self._bits - self.target))
-        self.weight = min(1.0, max(1e-4, self.weight * math.exp(0.01 * error)))
+    def update(self, features: Tensor) -> None:
+        """Pack a few samples as the device would; `features` has step 1."""
+        codes = features.detach()[:8].round().clamp(INT8_MIN, INT8_MAX).to(torch.int8)
+        packed = [len(compress(code.contiguous().numpy().tobytes())[1]) for code in codes]
+        size = sum(packed) / len(packed) + _FRAME_BYTES
+        self._mean = size if self._mean is None else 0.9 * self._mean + 0.1 * size
+        error = 4 * math.log(self._mean / self.target)
+        self.weight *= math.exp(0.02 * max(-1.0, min(1.0, error)))
+        self.weight = min(1.0, max(1e-3, self.weight))
+
+
+def fitting_channels(message_bytes: float, positions: int) -> int:
+    """Return the bottleneck width at which a message affords about 2.6 bits a value.
+
+    Fewer bits waste deflate, which spends at least one; more bits are levels that a further
+    channel would use better.
+
+    Args:
+        message_bytes: Mean message, header included.
+        positions: Height times width of the features.
+    """
+    return max(4, round((message_bytes - _MESSAGE_OVERHEAD) * 8 / (2.6 * positions)))
 
 
 def train_tail(
@@ -204,14 +234,14 @@ def train_halves(
     head = ExitHead(config.channels, classes, size, config.exit_width)
     net = _Bottlenecked(encode, decode, head, copy.deepcopy(tail))
     net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    rate = _Rate(bits)
+    rate = _Rate(config.message_bytes)
 
     def loss(x: Tensor, labels: Tensor) -> Tensor:
         with torch.no_grad():
             taught = teacher(x)
         features, exit_logits, cloud_logits = net(x)
         bits = laplace_bits(features, 1.0, net.spread)
-        rate.update(float(bits.detach()))
+        rate.update(features)
         cloud = _taught(cloud_logits, labels, taught, config.distillation)
         early = _taught(exit_logits, labels, taught, config.distillation)
         return cloud + config.exit_weight * early + rate.weight * bits
@@ -236,6 +266,7 @@ def _optimize(
     progress: Progress,
 ) -> Any:
     """Run SGD with a cosine schedule over random views; return the averaged module."""
+    keep_freed_memory()
     torch.manual_seed(config.seed)
     random = np.random.default_rng(config.seed)
     module.to(memory_format=torch.channels_last).train()

@@ -1,0 +1,27 @@
+"""Let glibc keep the memory that training frees, instead of returning it after each step."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+
+__all__ = ["keep_freed_memory"]
+
+_M_TRIM_THRESHOLD = -1  # malloc.h
+_M_MMAP_MAX = -4
+
+
+def keep_freed_memory() -> None:
+    """Stop malloc from unmapping large blocks; does nothing where there is no glibc.
+
+    Each training step frees and asks again for the same hundreds of megabytes; page faults on
+    them took half of the time.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return
+    mallopt(_M_MMAP_MAX, 0)
+    mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
