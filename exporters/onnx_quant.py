@@ -81,7 +81,7 @@ def export_end_onnx(
     Args:
         end: The trained end model.
         calibration: uint8 pixels (N, height, width, 3) of the calibration split; about 200
-            photos settle the ranges. Min/max: measured better than percentile or entropy.
+            photos settle the ranges. Their minimum and maximum are the ranges.
         path: Where to write.
         arch: ``x86_64`` or ``aarch64``.
         feature_scale: Quantization step of the features; by default the end model's own.

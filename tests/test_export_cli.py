@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.export, pytest.mark.slow]
 
 STAGES = {
     "photos",
-    "trunk",
+    "features-trunk",
     "features",
     "halves",
     "pixels",
