@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
+from typing import NamedTuple
 
 from cloud_kit.counters import Counters
 from edge_kit.errors import LinkError
@@ -18,8 +20,19 @@ __all__ = ["Replies"]
 
 # A device that stayed away this long resends what it still wants to know.
 RESULT_EXPIRY_S = 3600
+# Results that may await their PUBACK; the rest waits here, in order. The broker's receive maximum
+# would keep us far below this, but mosquitto 2.0.11 counts each of our results as one more message
+# that it may send, and a link that is given too much refuses.
+MAX_WAITING = 200
 
 _log = logging.getLogger(__name__)
+
+
+class _Reply(NamedTuple):
+    delivery: Delivery
+    topic: str
+    sample: bytes
+    payload: bytes
 
 
 class Replies:
@@ -38,6 +51,7 @@ class Replies:
         self._lock = threading.Lock()
         self._owned: set[tuple[int, int]] = set()
         self._waiting: dict[int, tuple[int, Delivery]] = {}
+        self._backlog: deque[_Reply] = deque()
         self._held: list[Delivery] | None = None
 
     @property
@@ -58,21 +72,27 @@ class Replies:
         answered from memory.
         """
         with self._lock:
-            # The lock is held across publish, or the PUBACK could come before the entry.
+            self._backlog.append(_Reply(delivery, topics.results, sample, payload))
+            self._publish()
+
+    def _publish(self) -> None:
+        """Send what there is room for. The lock is held: a PUBACK must not overtake its entry."""
+        while self._backlog and len(self._waiting) < MAX_WAITING:
+            reply = self._backlog.popleft()
             try:
                 token = self._link.publish(
-                    topics.results,
-                    payload,
+                    reply.topic,
+                    reply.payload,
                     qos=1,
-                    correlation=sample,
+                    correlation=reply.sample,
                     expiry_s=RESULT_EXPIRY_S,
                 )
             except LinkError as error:
                 self._counters.add("undelivered")
-                self._owned.discard(_key(delivery))
-                _log.debug("no connection for the result of %s: %s", sample.hex(), error)
-                return
-            self._waiting[token] = self._link.generation, delivery
+                self._owned.discard(_key(reply.delivery))
+                _log.debug("no connection for the result of %s: %s", reply.sample.hex(), error)
+            else:
+                self._waiting[token] = self._link.generation, reply.delivery
 
     def drop(self, delivery: Delivery) -> None:
         """Acknowledge what cannot be answered."""
@@ -82,6 +102,7 @@ class Replies:
         """Acknowledge the features whose result the broker took, or never will."""
         with self._lock:
             _generation, delivery = self._waiting.pop(event.token, (0, None))
+            self._publish()
         if delivery is None:
             return
         if event.refused:
@@ -94,6 +115,8 @@ class Replies:
     def void(self, generation: int) -> None:
         """Forget what belonged to connections up to `generation`: they are gone."""
         with self._lock:
+            self._counters.add("undelivered", len(self._backlog))
+            self._backlog.clear()
             self._owned = {key for key in self._owned if key[0] > generation}
             self._waiting = {t: w for t, w in self._waiting.items() if w[0] > generation}
             if self._held is not None:
