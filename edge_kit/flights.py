@@ -9,7 +9,7 @@ silent and only single probes go out, further and further apart.
 from __future__ import annotations
 
 import random
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -65,11 +65,12 @@ class Flights:
     def __init__(self, pace: Pace, rng: random.Random | None = None) -> None:
         self.pace = pace
         self._rng = rng or random.Random()
-        self._fresh: deque[bytes] = deque()
-        self._again: deque[bytes] = deque()
+        # Both give up a sample from their middle at once: a device that is offline for days evicts
+        # without ever sending, and must not remember each of those.
+        self._fresh: OrderedDict[bytes, None] = OrderedDict()
+        self._again: OrderedDict[bytes, None] = OrderedDict()
         self._up: dict[bytes, Flight] = {}
         self._past: dict[bytes, tuple[float, int]] = {}
-        self._gone: set[bytes] = set()
         self._trips: deque[float] = deque(maxlen=pace.trips)
         self._unanswered = 0
         self._probe_at = 0.0
@@ -78,9 +79,14 @@ class Flights:
     def __len__(self) -> int:
         return len(self._up)
 
+    @property
+    def waiting(self) -> int:
+        """Samples that wait for their turn."""
+        return len(self._fresh) + len(self._again)
+
     def queue(self, samples: Iterable[bytes]) -> None:
         """Let samples that were never sent wait for their turn."""
-        self._fresh.extend(samples)
+        self._fresh.update(dict.fromkeys(samples))
 
     @property
     def silent(self) -> bool:
@@ -104,12 +110,9 @@ class Flights:
         # Turns between old and new: neither a backlog nor a stubborn sample starves the other.
         queues = (self._again, self._fresh) if self._turn else (self._fresh, self._again)
         for queue in queues:
-            while queue:
-                sample = queue.popleft()
-                if sample not in self._gone:
-                    self._turn = not self._turn
-                    return sample
-                self._gone.discard(sample)
+            if queue:
+                self._turn = not self._turn
+                return queue.popitem(last=False)[0]
         return None
 
     def sent(self, sample: bytes, token: int, now: float) -> Flight:
@@ -123,7 +126,8 @@ class Flights:
 
     def put_back(self, sample: bytes) -> None:
         """Return a sample that `next` gave and that could not be sent."""
-        self._fresh.appendleft(sample)
+        self._fresh[sample] = None
+        self._fresh.move_to_end(sample, last=False)
 
     def acknowledged(self, token: int) -> Flight | None:
         """Note a PUBACK; None when the token is none of ours."""
@@ -148,7 +152,8 @@ class Flights:
         flight = self._up.pop(sample, None)
         past = (flight.first_sent, flight.tries) if flight else self._past.pop(sample, None)
         if flight is None:
-            self._gone.add(sample)
+            self._fresh.pop(sample, None)
+            self._again.pop(sample, None)
         if not result:
             return None
         self._unanswered = 0
@@ -166,7 +171,7 @@ class Flights:
         for flight in late:
             del self._up[flight.sample]
             self._past[flight.sample] = (flight.first_sent, flight.tries)
-            self._again.append(flight.sample)
+            self._again[flight.sample] = None
             self._unanswered += 1
             if self.silent:
                 rounds = min(self._unanswered - self.pace.window, 16)
@@ -182,7 +187,7 @@ class Flights:
         for flight in reversed(lost):
             del self._up[flight.sample]
             self._past[flight.sample] = (flight.first_sent, flight.tries)
-            self._fresh.appendleft(flight.sample)
+            self.put_back(flight.sample)
         return lost
 
     def reconnected(self) -> None:
@@ -192,6 +197,6 @@ class Flights:
     def deadline(self) -> float | None:
         """Return when `expire` or `next` will have something to do; None for never."""
         times = [f.due for f in self._up.values()]
-        if self.silent and (self._fresh or self._again) and not self._up:
+        if self.silent and self.waiting and not self._up:
             times.append(self._probe_at)
         return min(times, default=None)

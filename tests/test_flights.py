@@ -117,3 +117,19 @@ def test_what_could_not_be_sent_goes_first_next_time(flights):
     assert sample is not None
     flights.put_back(sample)
     assert launch(flights, 0) == ids(1, 2)
+
+
+def test_what_was_given_up_unsent_is_not_remembered(flights):
+    # a device that is offline for days evicts millions
+    flights.queue(ids(*range(100)))
+    for sample in ids(*range(1, 100)):
+        flights.landed(sample, 0, result=False)
+    assert flights.waiting == 1 and launch(flights, 0) == ids(0)
+
+
+def test_what_expired_and_was_then_given_up_is_not_remembered_either(flights):
+    flights.queue(ids(1, 2))
+    launch(flights, 0)
+    assert flights.expire(100) == 2 and flights.waiting == 2
+    flights.landed(b"\x01", 100, result=False)
+    assert flights.waiting == 1 and launch(flights, 100) == ids(2)
