@@ -96,9 +96,22 @@ def run_group(group: click.Command, prog: str, args: Sequence[str] | None = None
         prog: Its name in messages.
         args: Arguments; by default the process's.
     """
+    code = _called(group, prog, args)
+    if sys.stdout is None:  # the caller closed it
+        return code
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        # Python would complain once more while it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if code == 0:
+            return _failed(prog, error)
+    return code
+
+
+def _called(group: click.Command, prog: str, args: Sequence[str] | None) -> int:
     try:
         code = group.main(args=args, prog_name=prog, standalone_mode=False)
-        sys.stdout.flush()
     except EdgeKitError as error:
         click.echo(f"{prog}: error: {error}", err=True)
         return error.exit_code
@@ -107,11 +120,18 @@ def run_group(group: click.Command, prog: str, args: Sequence[str] | None = None
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         return 130
-    except BrokenPipeError:
-        # Whoever read our output has gone; Python would complain once more while it exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+    except OSError as error:
+        return _failed(prog, error)
     return code if isinstance(code, int) else 0
+
+
+def _failed(prog: str, error: OSError) -> int:
+    """Say what the machine refuses, such as a full disk; a traceback explains nothing of it."""
+    if isinstance(error, BrokenPipeError):
+        return 141  # whoever read our output has gone
+    logging.getLogger(__name__).debug("where it happened", exc_info=error)
+    click.echo(f"{prog}: error: {error}", err=True)
+    return EdgeKitError.exit_code
 
 
 def main() -> int:

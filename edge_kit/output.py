@@ -35,10 +35,16 @@ class Sink(Protocol):
 
 
 class _Lines:
-    """Write whole lines, each at once, until the reader goes away."""
+    """Write whole lines, each at once, until the reader goes away or the disk is full.
+
+    Attributes:
+        broken: See `Sink`.
+        problem: Why nothing more can be written; empty when the reader just left.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self.broken = False
+        self.problem = ""
         self._stream = stream
         self._lock = threading.Lock()
 
@@ -51,6 +57,9 @@ class _Lines:
                 self._stream.flush()
             except (BrokenPipeError, ValueError):  # ValueError: the stream was closed
                 self.broken = True
+            except OSError as error:
+                self.broken = True
+                self.problem = error.strerror or str(error)
 
 
 class JsonLines(_Lines):
@@ -119,6 +128,13 @@ def describe(result: Result) -> str:
         result.status, f" (doubtful; {result.reason})"
     )
     return (
-        f"{result.source}: {result.class_name} {result.confidence:.2f} "
+        f"{_printable(result.source)}: {_printable(result.class_name)} {result.confidence:.2f} "
         f"[{result.tier}, {result.latency_ms:.0f} ms]{mark}"
     )
+
+
+def _printable(text: str) -> str:
+    """Escape what would break a line or a terminal: a file may have any name."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

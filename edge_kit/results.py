@@ -73,8 +73,11 @@ class Result:
         }
 
     def encode(self) -> str:
-        """Return the JSON form on one line."""
-        return json.dumps(self.to_json(), ensure_ascii=False, separators=(",", ":"))
+        """Return the JSON form on one line, in ASCII.
+
+        The name of a file need not be Unicode; escaped, it passes through any stream and the spool.
+        """
+        return json.dumps(self.to_json(), separators=(",", ":"))
 
     @classmethod
     def decode(cls, text: str) -> Result:

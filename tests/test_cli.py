@@ -64,6 +64,8 @@ def test_a_command_whose_package_is_missing_names_the_extra(monkeypatch, capsys)
         (SpoolError("the disk is full", "free some space"), 7, "x: error: the disk is full; free"),
         (KeyboardInterrupt(), 130, ""),
         (click.UsageError("what?"), 2, "what?"),
+        (OSError(28, "No space left on device", "/there"), 1, "No space left on device: '/there'"),
+        (BrokenPipeError(), 141, ""),
     ],
 )
 def test_errors_become_sentences_and_exit_codes(raised, code, text, capsys):
@@ -80,6 +82,13 @@ def test_a_broken_pipe_ends_quietly():
     command = f"{sys.executable} -m edge_kit.cli run --help | true"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
     assert done.stderr == ""
+
+
+def test_output_that_cannot_be_written_gets_a_sentence():
+    command = f"{sys.executable} -m edge_kit.cli --version > /dev/full"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr == "edge-kit: error: [Errno 28] No space left on device\n"
 
 
 def test_bundle_show_verify_and_pack(tiny_bundle, tmp_path, capsys):

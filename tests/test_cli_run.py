@@ -318,6 +318,49 @@ def test_a_reader_that_leaves_ends_the_run_quietly(edge):
     assert child.returncode in (0, 141) and "Traceback" not in err
 
 
+def test_output_on_a_full_disk_gets_a_sentence_and_loses_no_sample(edge, mosquitto, tmp_path):
+    with Path("/dev/full").open("w") as full:
+        child = edge("--json", "--broker", mosquitto.url, "--linger", "0", stdout=full)
+        _out, err = child.communicate(timeout=WAIT_S)
+    assert child.returncode == 1 and "Traceback" not in err
+    assert "error: results can no longer be written: No space left on device" in err
+    spool = Spool(tmp_path / "spool.db")
+    assert len(spool) == spool.counters()["offloaded"] >= 1
+    spool.close()
+
+
+def test_a_closed_output_is_refused_before_anything_takes_its_number(edge, tmp_path):
+    child = edge("--broker", "mqtt://127.0.0.1:1", stdout=None, preexec_fn=lambda: os.close(1))
+    _out, err = child.communicate(timeout=WAIT_S)
+    assert child.returncode == 2 and "standard output is closed" in err
+    assert not (tmp_path / "spool.db").exists()
+
+
+@pytest.mark.parametrize("form", ["--json", ""])
+def test_names_that_are_no_unicode_reach_any_output_and_the_spool(edge, mosquitto, tmp_path, form):
+    odd = tmp_path / "odd"
+    odd.mkdir()
+    for name in (b"\xff.png", "\u00fc\n.png".encode()):
+        path = Path(os.fsdecode(os.fsencode(odd) + b"/" + name))
+        Image.fromarray(np.full((16, 16, 3), 120, np.uint8)).save(path)
+    child = edge(
+        *filter(None, ["--broker", mosquitto.url, "--linger", "0", form]),
+        source=odd, more_env={"PYTHONIOENCODING": "ascii:strict"},
+    )  # fmt: skip
+    out, err = child.communicate(timeout=WAIT_S)
+    assert child.returncode == 0 and "Traceback" not in err
+    if form:
+        names = {json.loads(line).get("source") for line in out.splitlines()} - {None}
+        assert names == {"\udcff.png", "\u00fc\n.png"}
+    else:
+        assert sorted(line.split(":")[0] for line in out.splitlines()) == [
+            "\\udcff.png", "\\xfc\\n.png"
+        ]  # fmt: skip
+    spool = Spool(tmp_path / "spool.db")
+    assert len(spool) == 2
+    spool.close()
+
+
 def test_a_terminal_gets_one_live_line_and_the_summary(edge):
     master, slave = pty.openpty()
     child = edge("--fps", "20", stdout=slave)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -14,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edge_kit.config import Config, resolve
-from edge_kit.errors import UsageError
-from edge_kit.output import JsonLines, LiveLine, PlainLines, Sink
+from edge_kit.errors import EdgeKitError, UsageError
+from edge_kit.output import JsonLines, LiveLine, PlainLines
 
 if TYPE_CHECKING:
     from edge_kit.service import Service
@@ -94,9 +95,19 @@ def run(bundle_path: Path | None, config_file: Path | None, **flags: Any) -> Non
         summary = service.run()
     if not config.json:
         _report(_sentence(summary["run"]))
+    if sink.problem:
+        raise EdgeKitError(
+            f"results can no longer be written: {sink.problem}",
+            "see to where standard output goes; unanswered samples wait in the spool",
+        )
 
 
-def _sink(config: Config) -> Sink:
+def _sink(config: Config) -> JsonLines | LiveLine | PlainLines:
+    if sys.stdout is None:
+        # The next file to be opened would take its number, and a stray print end up in the spool.
+        raise UsageError("standard output is closed", "send it to /dev/null if nobody reads it")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     if config.json:
         return JsonLines(sys.stdout)
     if sys.stdout.isatty():
