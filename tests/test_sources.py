@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -61,6 +62,19 @@ def test_a_photo_of_any_mode_becomes_rgb(tmp_path, mode):
     suffix = ".tif" if mode == "CMYK" else ".png"
     Image.fromarray(plain((255, 255, 255))).convert(mode).save(tmp_path / f"p{suffix}")
     assert is_colour(read_photo(tmp_path / f"p{suffix}"), (255, 255, 255))
+
+
+@pytest.mark.parametrize(("dtype", "suffix"), [("u2", ".png"), (">u2", ".tif"), ("i4", ".tif")])
+def test_a_16_bit_photo_keeps_its_greys(tmp_path, dtype, suffix):
+    path = tmp_path / f"p{suffix}"
+    Image.fromarray(np.array([[0, 200 << 8], [255, 65535]], dtype)).save(path)
+    assert read_photo(path)[..., 1].tolist() == [[0, 200], [0, 255]]
+
+
+def test_a_photo_of_floating_point_numbers_is_a_sentence(tmp_path):
+    Image.fromarray(np.full((4, 4), 0.5, np.float32)).save(tmp_path / "p.tif")
+    with pytest.raises(SourceError, match="floating-point"):
+        read_photo(tmp_path / "p.tif")
 
 
 def test_a_photo_is_turned_upright(tmp_path):
@@ -138,6 +152,28 @@ def test_skipping_warns_by_default(tmp_path, caplog):
 def test_a_folder_without_photos_is_a_sentence(tmp_path):
     (tmp_path / "notes.txt").write_text("nothing")
     with pytest.raises(SourceError, match="holds no photo"):
+        next(FolderSource(tmp_path).frames())
+
+
+def test_a_folder_that_may_not_be_read_is_a_sentence_and_a_subfolder_is_skipped(
+    tmp_path, monkeypatch
+):
+    save(tmp_path / "open/1.png", RED)
+    save(tmp_path / "shut/2.png", RED)
+    real, shut = os.scandir, [str(tmp_path / "shut")]
+
+    def scandir(path):
+        if str(path) in shut:
+            raise PermissionError(13, "Permission denied", path)
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    said: list[SourceError] = []
+    source = FolderSource(tmp_path, on_skip=said.append)
+    assert [f.name for f in source.frames()] == ["open/1.png"]
+    assert source.skipped == 1 and "shut cannot be read (Permission denied)" in str(said[0])
+    shut.append(str(tmp_path))
+    with pytest.raises(SourceError, match=r"cannot be read \(Permission denied\)"):
         next(FolderSource(tmp_path).frames())
 
 
@@ -245,7 +281,7 @@ def test_closing_a_live_source_wakes_its_reader():
 
 def test_an_error_of_the_inner_source_reaches_the_reader(tmp_path):
     source = LiveSource(FolderSource(tmp_path / "none"), 1000)
-    with pytest.raises(SourceError, match="no photo"):
+    with pytest.raises(SourceError, match="No such file"):
         list(source.frames())
 
 
@@ -315,3 +351,5 @@ def test_paths_that_are_not_there_or_no_photo(tmp_path):
     (tmp_path / "notes.txt").write_text("x")
     with pytest.raises(SourceError, match="known are"):
         open_source(source=tmp_path / "notes.txt")
+    with pytest.raises(SourceError, match="cannot be read"):
+        open_source(source=tmp_path / ("x" * 300))

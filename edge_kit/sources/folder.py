@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -44,7 +45,10 @@ class FolderSource:
             SourceError: The folder is missing, cannot be read or holds no photo.
         """
         try:
-            found = [p for p in self._path.rglob("*") if _is_photo(p)]
+            os.scandir(self._path).close()  # what hinders at the very start is an error
+            walk = os.walk(self._path, onerror=self._skip_folder)
+            places = [Path(folder, name) for folder, _folders, names in walk for name in names]
+            found = [p for p in places if _is_photo(p)]
         except OSError as error:
             raise SourceError(f"{self._path} cannot be read ({error.strerror})") from None
         if not found:
@@ -76,6 +80,10 @@ class FolderSource:
     def close(self) -> None:
         """End before the next photo."""
         self._closed = True
+
+    def _skip_folder(self, error: OSError) -> None:
+        self.skipped += 1
+        self._on_skip(SourceError(f"{error.filename} cannot be read ({error.strerror})"))
 
 
 def _is_photo(path: Path) -> bool:

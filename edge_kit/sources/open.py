@@ -47,7 +47,10 @@ def open_source(
         return CameraSource(_open_camera(camera), fps)
     if live and fps is None:
         raise UsageError("--live needs a pace", "add --fps, for example --fps 30")
-    files = _open_files(Path(str(source)))
+    try:
+        files = _open_files(Path(str(source)))
+    except OSError as error:
+        raise SourceError(f"{source} cannot be read ({error.strerror})") from None
     if live:
         return LiveSource(files, fps)
     return PacedSource(files, fps) if fps else files

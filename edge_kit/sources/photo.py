@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,14 +31,23 @@ def read_photo(path: Path) -> NDArray[np.uint8]:
         raise MissingExtraError("Pillow", "photos", "reading photos") from None
     try:
         with Image.open(path) as image:
-            upright = ImageOps.exif_transpose(image)
-            return np.asarray(upright.convert("RGB"))
+            return _to_rgb(ImageOps.exif_transpose(image))
     except FileNotFoundError:
         raise SourceError(f"there is no photo at {path}", "check the path") from None
     # Pillow's decoders raise OSError, ValueError, SyntaxError, struct.error and their own kinds,
     # depending on the format and on where the damage lies; all mean the same here.
     except Exception as error:
         raise SourceError(f"{path} cannot be read as a photo ({error})") from None
+
+
+def _to_rgb(image: Any) -> NDArray[np.uint8]:
+    if image.mode == "F":
+        raise ValueError("its pixels are floating-point numbers of an unknown range")
+    if image.mode.startswith("I"):
+        # Grey of 16 bits, whose upper byte counts; Pillow's own way turns all above 255 white.
+        grey = np.clip(np.asarray(image), 0, 0xFFFF) >> 8
+        return np.repeat(grey.astype(np.uint8)[..., np.newaxis], 3, axis=2)
+    return np.asarray(image.convert("RGB"))
 
 
 class PhotoSource:
