@@ -198,7 +198,13 @@ def _check_file(root: Path, name: str, digest: str) -> None:
 
 
 def _cache_dir() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    try:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError:
+        raise BundleError(
+            "this user has no home in which a packed bundle could be unpacked",
+            "set XDG_CACHE_HOME, or unpack it yourself (it is a zip file) and name its directory",
+        ) from None
     return Path(base) / "edge-kit" / "bundles"
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from edge_kit.errors import ConfigError
 from edge_kit.link.address import BrokerAddress
+from edge_kit.sources.rtsp import without_secrets
 from edge_kit.wire import Topics
 
 __all__ = ["ENV_PREFIX", "Config", "resolve"]
@@ -110,6 +111,8 @@ class Config:
         shown = []
         for key, origin in self.origins.items():
             value = "********" if key == "password" else getattr(self, key)
+            if key == "camera" and value is not None:
+                value = without_secrets(value)  # an address may carry user and password
             shown.append(f"{key} = {value} ({origin})")
         return shown
 
@@ -199,7 +202,7 @@ def _known(key: str, where: str) -> None:
 def _convert(key: str, value: Any, origin: str) -> Any:
     try:
         return _CONVERTERS[key](value)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise ConfigError(f"{key} = {value!r} ({origin}) makes no sense: {error}") from None
 
 
@@ -210,9 +213,12 @@ def _text(value: Any) -> str:
 
 
 def _path(value: Any) -> Path:
-    if isinstance(value, str | Path):
+    if not isinstance(value, str | Path):
+        raise ValueError("it must be a path")
+    try:
         return Path(value).expanduser()
-    raise ValueError("it must be a path")
+    except RuntimeError:
+        raise ValueError("there is no such user, or it has no home") from None
 
 
 def _bool(value: Any) -> bool:
@@ -236,7 +242,9 @@ def _integer(value: Any) -> int:
     return int(value)
 
 
-def _camera(value: Any) -> str:
+def _camera(value: Any) -> str | None:
+    if value is False:
+        return None
     return "auto" if value is True or value == "" else str(value)
 
 
@@ -289,8 +297,13 @@ def _state_dir(env: Mapping[str, str]) -> Path:
     """Return where programs of this user keep what must survive (XDG base directories, systemd)."""
     if env.get("STATE_DIRECTORY"):
         return Path(env["STATE_DIRECTORY"].split(":")[0])
-    base = env.get("XDG_STATE_HOME") or Path(env.get("HOME") or Path.home()) / ".local" / "state"
-    return Path(base) / "edge-kit"
+    if env.get("XDG_STATE_HOME"):
+        return Path(env["XDG_STATE_HOME"]) / "edge-kit"
+    try:
+        home = Path(env.get("HOME") or Path.home())
+    except RuntimeError:  # this user has none; whether it may write here, the spool will say
+        return Path("/var/lib/edge-kit")
+    return home / ".local" / "state" / "edge-kit"
 
 
 def _host_id() -> str:

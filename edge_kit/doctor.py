@@ -253,9 +253,9 @@ def check_clock(
 def check_disk(spool: Path) -> Check:
     """Look at the disk that the spool is, or will be, on."""
     place = spool.absolute()
-    while not place.exists():
-        place = place.parent
     try:
+        while not place.exists():
+            place = place.parent
         free = shutil.disk_usage(place).free
     except OSError as error:
         return Check("disk", False, f"{place} cannot be looked at ({error.strerror})")

@@ -224,6 +224,15 @@ def test_the_cache_lies_where_the_user_keeps_caches(packed, tmp_path, monkeypatc
     assert Bundle.open(packed).root.parent == tmp_path / "edge-kit/bundles"
 
 
+def test_a_user_without_a_home_is_told_where_to_unpack(packed, monkeypatch):
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    refused(packed, "no home .* set XDG_CACHE_HOME")
+
+
 def test_packing_into_a_folder_that_is_not_there(root, tmp_path):
     with pytest.raises(BundleError, match="cannot write"):
         pack(root, tmp_path / "none/tiny.ekb")

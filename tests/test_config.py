@@ -38,7 +38,12 @@ def test_a_camera_flag_overrules_the_source_of_a_file(toml):
 
 
 def test_a_camera_may_be_true_a_number_or_a_device(toml):
-    for text, camera in (("true", "auto"), ("2", "2"), ('"/dev/video1"', "/dev/video1")):
+    for text, camera in (
+        ("true", "auto"),
+        ("false", None),
+        ("2", "2"),
+        ('"/dev/video1"', "/dev/video1"),
+    ):
         toml.write_text(f"camera = {text}\n")
         assert resolve({}, {}, toml).camera == camera
 
@@ -51,6 +56,9 @@ def test_a_camera_may_be_true_a_number_or_a_device(toml):
         ("", {"EDGE_KIT_BROKR": "x"}, r"EDGE_KIT_BROKR.*did you mean 'broker'"),
         ("window = 0", {}, "window = 0 lies outside 1 to 20"),
         ("threads = 1.5", {}, "whole number"),
+        ("threads = inf", {}, "threads = inf .* makes no sense"),
+        ("threshold = nan", {}, "threshold = nan lies outside"),
+        ('source = "~no-such-user/photos"', {}, "no such user"),
         ("live = 3", {}, "true or false"),
         ("fps = true", {}, "must be a number"),
         ("broker = 5", {}, "must be text"),
@@ -87,6 +95,21 @@ def test_the_password_comes_from_a_file_or_the_environment_and_is_never_shown(tm
     assert "password = ******** (environment)" in by_env.lines()
     with pytest.raises(ConfigError, match="cannot be read"):
         resolve(broker | {"password_file": tmp_path / "none"}, {})
+
+
+def test_what_a_cameras_address_says_of_its_user_is_never_shown():
+    address = "rtsp://admin:hunter2@cam/live"
+    config = resolve({"camera": address}, {})
+    assert config.camera == address
+    assert config.lines() == ["camera = rtsp://***@cam/live (command line)"]
+
+
+def test_a_user_without_a_home_may_still_run(monkeypatch):
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    assert resolve({"device_id": "cam"}, {}).spool == Path("/var/lib/edge-kit/cam/spool.db")
 
 
 def test_the_spool_lies_where_state_belongs():

@@ -238,6 +238,7 @@ def test_the_disk(tmp_path, monkeypatch):
     assert check_disk(tmp_path).ok is False
     monkeypatch.setattr(os, "access", lambda *_a: False)
     assert "may not write" in check_disk(tmp_path).detail
+    assert "cannot be looked at" in check_disk(tmp_path / ("x" * 300)).detail
 
 
 # the broker

@@ -376,6 +376,8 @@ def test_certificates_without_tls_and_missing_files_are_refused(tmp_path):
         BrokerAddress.parse("mqtt://broker", ca=tmp_path / "ca.pem")
     with pytest.raises(ConfigError, match="no CA file"):
         BrokerAddress.parse("mqtts://broker", ca=tmp_path / "ca.pem")
+    with pytest.raises(ConfigError, match=r"CA file .* cannot be read: Is a directory"):
+        BrokerAddress.parse("mqtts://broker", ca=tmp_path)
     with pytest.raises(ConfigError, match="no user"):
         BrokerAddress.parse("mqtts://broker", password="x")
 

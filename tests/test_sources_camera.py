@@ -276,7 +276,10 @@ def test_an_rtsp_password_shows_in_no_message():
     with pytest.raises(SourceError) as info:
         camera.open()
     assert "secret" not in str(info.value)
-    assert without_secrets("rtsp://cam.local/live") == "rtsp://cam.local/live"
+    assert without_secrets("rtsp://cam.local/live@1") == "rtsp://cam.local/live@1"
+    assert without_secrets("http://cam/mjpg?user=me&pwd=secret") == "http://cam/mjpg?***"
+    assert without_secrets("rtsp://me:secret@[broken/live") == "rtsp://***@[broken/live"
+    assert without_secrets("/dev/video0") == "/dev/video0"
 
 
 class Quiet(SimpleHTTPRequestHandler):

@@ -51,8 +51,8 @@ class BrokerAddress:
                 f"write {'mqtts' if self.tls else 'mqtt'}://USER@{self.host}:{self.port}",
             )
         for what, path in (("CA", self.ca), ("certificate", self.cert), ("key", self.key)):
-            if path is not None and not path.is_file():
-                raise ConfigError(f"there is no {what} file at {path}", "check the path")
+            if path is not None:
+                _check_readable(what, path)
 
     @classmethod
     def parse(
@@ -106,6 +106,17 @@ class BrokerAddress:
     def with_password(self, password: str) -> BrokerAddress:
         """Return a copy that carries `password`."""
         return replace(self, password=password)
+
+
+def _check_readable(what: str, path: Path) -> None:
+    try:
+        path.open("rb").close()
+    except FileNotFoundError:
+        raise ConfigError(f"there is no {what} file at {path}", "check the path") from None
+    except OSError as error:
+        raise ConfigError(
+            f"the {what} file {path} cannot be read: {error.strerror}", "check its permissions"
+        ) from None
 
 
 def _masked(url: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +19,13 @@ _READ_MS = 5_000
 
 
 def without_secrets(url: str) -> str:
-    """Return `url` with user and password masked; for messages."""
-    parts = urlsplit(url)
-    if "@" not in parts.netloc:
-        return url
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit(parts._replace(netloc=f"***@{host}"))
+    """Return `url` with user, password and query masked; for messages. It need not be valid."""
+    address, asked, _query = url.partition("?")
+    scheme, mark, rest = address.partition("://")
+    host, slash, path = rest.partition("/")
+    _who, at, host = host.rpartition("@")
+    who, query = "***@" if at else "", "?***" if asked else ""
+    return f"{scheme}{mark}{who}{host}{slash}{path}{query}"
 
 
 class RtspCamera:
