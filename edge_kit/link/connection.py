@@ -28,6 +28,7 @@ from edge_kit.errors import LinkError
 from edge_kit.link import reasons
 from edge_kit.link.address import BrokerAddress
 from edge_kit.link.link import Connected, Delivery, Event, Published, Subscription
+from edge_kit.link.properties import PublishProperties
 from edge_kit.wire import CONTENT_TYPE
 
 __all__ = ["Connection", "End", "Session", "Will"]
@@ -184,14 +185,12 @@ class Connection:
         """See `Link.publish`."""
         if not self.connected:
             raise LinkError(f"not connected to {self.address.url}")
-        props = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
-        if correlation is not None:
-            props.CorrelationData = correlation
-            props.ContentType = CONTENT_TYPE
-        if response_topic is not None:
-            props.ResponseTopic = response_topic
-        if expiry_s is not None:
-            props.MessageExpiryInterval = expiry_s
+        props = PublishProperties(
+            expiry_s=expiry_s,
+            content_type=None if correlation is None else CONTENT_TYPE,
+            response_topic=response_topic,
+            correlation=correlation,
+        )
         size = len(payload) + len(topic) + len(correlation or b"") + len(response_topic or "")
         if self._max_packet and size + _OVERHEAD > self._max_packet:
             token = next(self._oversized)
