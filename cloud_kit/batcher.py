@@ -18,7 +18,8 @@ class Batcher(Generic[_T]):
 
     A batch leaves when its group holds `size` jobs or when its oldest job has waited `wait_s`.
     The group whose oldest job is overdue goes before a full one, so no group starves. With
-    ``wait_s`` 0 nothing waits: a batch is whatever came while the engine was busy.
+    ``wait_s`` 0 nothing waits: a batch is whatever came while the engine was busy. Any thread puts,
+    one thread takes.
 
     Args:
         size: Most jobs of a batch, at least 1.
@@ -57,8 +58,12 @@ class Batcher(Generic[_T]):
         with self._changed:
             if self._closed:
                 raise ValueError("the batcher is closed")
-            self._queues.setdefault(self._group(job), deque()).append((self._clock(), job))
-            self._changed.notify()
+            queue = self._queues.setdefault(self._group(job), deque())
+            queue.append((self._clock(), job))
+            # Those in between change nothing for who waits: the first starts its time, and one
+            # more than the last is there already.
+            if len(queue) == 1 or len(queue) == self.size:
+                self._changed.notify()
 
     def take(self) -> list[_T]:
         """Wait for the next batch; an empty list means closed and drained."""

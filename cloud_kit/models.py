@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from edge_kit.bundle import Bundle
@@ -57,12 +58,12 @@ class Models:
         if not self.tails:
             raise ValueError("a worker needs at least one cloud half")
 
-    @property
+    @cached_property
     def max_values(self) -> int:
         """Values of the largest sample that any tail takes."""
         return max(t.features.size for t in self.tails.values())
 
-    @property
+    @cached_property
     def max_bytes(self) -> int:
         """Bytes of the largest sample that any tail takes, unpacked."""
         return max(t.features.nbytes for t in self.tails.values())

@@ -98,6 +98,7 @@ class Worker:
         self._on_tick = on_tick
         self._clock = clock
         self._connected = False
+        self._tick_at = 0.0
         self._batch_since: float | None = None
         self._failure: BaseException | None = None
         self._stop = threading.Event()
@@ -140,7 +141,10 @@ class Worker:
             self._handle(event)
         if self._failure is not None:
             raise self._failure
-        self._on_tick(self.vitals)
+        now = self._clock()
+        if now >= self._tick_at:
+            self._tick_at = now + self.settings.tick_s
+            self._on_tick(self.vitals)
 
     def _handle(self, event: Event) -> None:
         match event:
@@ -149,10 +153,10 @@ class Worker:
             case Published():
                 self._replies.confirm(event)
             case Connected():
-                self._connected = True
+                self._connected, self._tick_at = True, 0.0
                 self.counters.add("connections")
             case Disconnected():
-                self._connected = False
+                self._connected, self._tick_at = False, 0.0
                 self._replies.void(event.generation)
                 if event.fatal and event.error is not None:
                     raise event.error

@@ -9,6 +9,7 @@ in ``docs/wire-format.md``.
 from __future__ import annotations
 
 import math
+import re
 import struct
 import zlib
 from dataclasses import dataclass
@@ -44,6 +45,7 @@ _FEATURE = struct.Struct("<4sBB8sBBBBB3Hfh8sqHf")
 # engine microseconds, batch size, number of probabilities
 _RESULT = struct.Struct("<4sBB8s8sBHffIHH")
 _CRC = struct.Struct("<I")
+_DEVICE = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class Refusal(IntEnum):
@@ -273,8 +275,7 @@ class Topics:
     device: str
 
     def __post_init__(self) -> None:
-        ok = all(c.isascii() and (c.isalnum() or c in "._-") for c in self.device)
-        if not ok or not 1 <= len(self.device) <= 64:
+        if _DEVICE.fullmatch(self.device) is None:
             raise ValueError(
                 f"device id {self.device!r} must be 1 to 64 of the characters A-Z a-z 0-9 . _ -"
             )
