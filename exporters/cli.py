@@ -35,10 +35,10 @@ quantization, temperature and threshold, and never train; the test photos are on
 The work is kept in OUT.work: an interrupted export resumes, and only what changed is redone.
 
 \b
-Which cut --cut auto takes: of the cuts with at most BUDGET of the
-multiply-accumulates before them, those whose features are smallest behind the
-bottleneck; of these, those with the fewest channels of their own; of these, the
-deepest.
+Which cut --cut auto takes: of the cuts with between half of BUDGET and BUDGET
+of the multiply-accumulates before them (where there are none: at most BUDGET),
+those whose features are smallest behind the bottleneck; of these, those with
+the fewest channels of their own; of these, the deepest.
 
 \b
 Examples:

@@ -15,14 +15,9 @@ from edge_kit.errors import ExportError, UsageError
 from exporters.passes import BATCH
 from exporters.trace import Traced
 
-__all__ = ["AUTO_RULE", "Candidate", "choose", "find_cuts", "split"]
+__all__ = ["Candidate", "choose", "find_cuts", "split"]
 
-AUTO_RULE = (
-    "among the cuts with at most BUDGET of the model's multiply-accumulates before them, those "
-    "whose features are smallest once the bottleneck has narrowed them to CHANNELS; among these, "
-    "those with the fewest channels of their own (wider ones lie inside an expanded block); among "
-    "these, the deepest"
-)
+FLOOR = 0.5  # of the budget, what `auto` puts on the device at least where a cut allows it
 
 
 @dataclass(frozen=True)
@@ -105,8 +100,8 @@ def find_cuts(traced: Traced) -> tuple[Candidate, ...]:
     if not found:
         raise ExportError(
             "the model has no usable cut: at no point does a single feature map cross",
-            "long skip connections or parallel branches span it from end to end; export a model "
-            "made of blocks",
+            "long skip connections or parallel branches span it from end to end, or it has dense "
+            "layers alone; export a convolutional model made of blocks",
         )
     return tuple(found)
 
@@ -116,10 +111,12 @@ def choose(
 ) -> Candidate:
     """Pick a cut by name, or by rule when `wanted` is ``auto``.
 
-    The rule: among the cuts with at most `budget` of the model's multiply-accumulates before
-    them, those whose features are smallest once a bottleneck has narrowed them to `channels`;
-    among these, those with the fewest channels of their own (wider ones lie inside an expanded
-    block); among these, the deepest. On EfficientNet-Lite0 that is the eighth block.
+    The rule: of the cuts with between half of `budget` and `budget` of the model's
+    multiply-accumulates before them (where there are none: with at most `budget`), those whose
+    features are smallest once a bottleneck has narrowed them to `channels`; of these, those with
+    the fewest channels of their own (wider ones lie inside an expanded block); of these, the
+    deepest. Without the lower bound a network that keeps widening would be cut behind its first
+    layer. On EfficientNet-Lite0 the rule takes the eighth block.
 
     Args:
         candidates: From `find_cuts`.
@@ -141,6 +138,7 @@ def choose(
             f"{least.name}, has {least.macs_share:.0%}",
             "raise --budget or name a cut with --cut",
         )
+    fit = [c for c in fit if c.macs_share >= FLOOR * budget] or fit
     fewest = min(c.sent(channels) for c in fit)
     fit = [c for c in fit if c.sent(channels) == fewest]
     narrowest = min(c.shape[0] for c in fit)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
+import io
+import logging
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,7 +98,8 @@ def _run_once(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
     except Exception as error:
         size = " x ".join(str(s) for s in batch.shape[1:])
         raise ExportError(
-            f"the model fails on an input of {size}: {blame(error)}", "check --size"
+            f"the model fails on an input of {size}: {blame(error)}",
+            "it must take one tensor, a batch of images" if _wants_more(model) else "check --size",
         ) from error
     if not isinstance(logits, torch.Tensor):
         raise ExportError(
@@ -107,6 +113,15 @@ def _run_once(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
             "an export takes classifiers with at least two classes",
         )
     return logits
+
+
+def _wants_more(model: nn.Module) -> bool:
+    """Tell whether `forward` cannot be called with the images alone."""
+    try:
+        inspect.signature(model.forward).bind(None)
+    except (TypeError, ValueError):
+        return True
+    return False
 
 
 class _Tracer(fx.Tracer):
@@ -126,6 +141,8 @@ def _graph(model: nn.Module, batch: torch.Tensor) -> tuple[fx.GraphModule, str]:
     try:
         tracer = _Tracer()
         graph = tracer.trace(model)
+        if sum(n.op == "placeholder" for n in graph.nodes) > 1:
+            raise TypeError("forward has further arguments, whose defaults symbols would replace")
         return fx.GraphModule(tracer.root, graph), "fx"
     except Exception as symbolic:  # the tracer runs the user's code, so anything can come
         try:
@@ -141,7 +158,8 @@ def _graph(model: nn.Module, batch: torch.Tensor) -> tuple[fx.GraphModule, str]:
 def _exported(model: nn.Module, batch: torch.Tensor) -> fx.GraphModule:
     """Trace with `torch.export` and flatten the calling convention to one tensor in and out."""
     batch_dim = {0: torch.export.Dim("batch", min=1, max=1 << 16)}
-    program = torch.export.export(model, (batch,), dynamic_shapes=(batch_dim,), strict=False)
+    with _quiet():
+        program = torch.export.export(model, (batch,), dynamic_shapes=(batch_dim,), strict=False)
     source = program.module()
     graph = fx.Graph()
     copied: dict[fx.Node, fx.Node] = {}
@@ -151,6 +169,18 @@ def _exported(model: nn.Module, batch: torch.Tensor) -> fx.GraphModule:
         elif not (node.op == "call_module" and "guards" in str(node.target)):
             copied[node] = graph.node_copy(node, lambda n: copied[n])
     return fx.GraphModule(source, graph)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the graph to itself that a failing export prints; its exception says enough."""
+    muted = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logging.disable(muted)
 
 
 def _only_leaf(args: Any) -> fx.Node:

@@ -67,6 +67,29 @@ class ValueSteered(Net):
         return super().forward(x)
 
 
+class Optional(Net):
+    def forward(self, x, mask=None):
+        return super().forward(x if mask is None else x * mask)
+
+
+class TwoInputs(Net):
+    def forward(self, x, mask):
+        return super().forward(x * mask)
+
+
+class Widening(nn.Module):
+    """Three layers of one resolution, each wider than the one before, then a strided one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        widths = [(3, 8, 2), (8, 32, 1), (32, 64, 1), (64, 64, 2)]
+        self.layers = nn.Sequential(*(nn.Conv2d(i, o, 3, s, 1) for i, o, s in widths))
+        self.fc = nn.Linear(64, 4)
+
+    def forward(self, x):
+        return self.fc(self.layers(x).mean((2, 3)))
+
+
 class Spanned(nn.Module):
     """The image itself goes to the last layer, so nothing single crosses anywhere."""
 
@@ -134,6 +157,15 @@ def test_auto_takes_the_deepest_of_the_smallest_within_the_budget(traced):
         choose(cuts, "auto", budget=0.01)
 
 
+def test_auto_is_not_drawn_to_a_narrow_first_layer():
+    cuts = find_cuts(trace(Widening().eval(), SHAPE))
+    shares = {c.name: c.macs_share for c in cuts}
+    assert shares["layers.0"] < 0.05
+    assert 0.4 < shares["layers.2"] < 0.8
+    assert choose(cuts, "auto", budget=0.8, channels=12).name == "layers.2"
+    assert choose(cuts, "auto", budget=0.05, channels=12).name == "layers.0"
+
+
 def test_names_may_leave_out_underscores_and_unknown_ones_list_the_known(traced):
     cuts = find_cuts(traced)
     assert choose(cuts, "_blocks.1").name == "blocks.1"
@@ -167,9 +199,22 @@ def test_shape_dependent_control_flow_falls_back_to_export():
         assert torch.allclose(tail(trunk(batch)), model(batch), atol=1e-5)
 
 
-def test_value_dependent_control_flow_names_the_line():
+def test_value_dependent_control_flow_names_the_line_and_nothing_else(capfd):
     with pytest.raises(ExportError, match=r"test_cuts\.py:\d+: if x\.sum\(\) > 0"):
         trace(ValueSteered(), SHAPE)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_further_arguments_keep_their_defaults():
+    model = settle(Optional())
+    batch = torch.randn(3, *SHAPE)
+    with torch.no_grad():
+        assert torch.allclose(trace(model, SHAPE)(batch), model(batch), atol=1e-5)
+
+
+def test_a_second_input_is_a_sentence():
+    with pytest.raises(ExportError, match=r"'mask'; it must take one tensor, a batch of images"):
+        trace(TwoInputs().eval(), SHAPE)
 
 
 def test_no_usable_cut_is_a_sentence():
