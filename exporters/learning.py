@@ -18,7 +18,7 @@ from exporters.features import FeatureTask, compute_features
 from exporters.halves import CloudHalf, EndModel, ExitHead, Halves
 from exporters.onnx_export import trace_to_onnx
 from exporters.photos import PhotoSet
-from exporters.plan import Plan
+from exporters.plan import Plan, fingerprint
 from exporters.progress import Watch
 from exporters.stages import Stage, Workspace
 from exporters.training import (
@@ -67,7 +67,7 @@ def cache_features(
         watch: Told what happens.
     """
     rule = plan.source.rule.to_json()
-    identity = {"model": plan.fingerprint, "cut": plan.cut.node, "rule": rule}
+    identity = {"model": fingerprint(plan.trunk), "cut": plan.cut.node, "rule": rule}
     trunk = workspace.run(f"{name}-trunk", identity, lambda folder: _write_trunk(plan, folder))
     task = FeatureTask(
         trunk=trunk.folder / "trunk.onnx",
@@ -142,7 +142,9 @@ def learn_halves(
         parts = {name: part.state_dict() for name, part in _parts(trained).items()}
         torch.save(parts, folder / "halves.pt")
 
-    inputs = {"training": asdict(config), "classes": classes}
+    inputs: dict[str, Any] = {"training": asdict(config), "classes": classes}
+    if not plan.source.tuned:  # else one of the stages before made the tail
+        inputs["tail"] = fingerprint(plan.tail)
     stage = workspace.run("halves", inputs, make, after=before)
     halves = _fresh_halves(plan, classes, config)
     state = _read(stage.folder / "halves.pt")

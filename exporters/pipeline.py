@@ -171,7 +171,7 @@ def _source(
     watch.say(f"fine-tune what follows {plan.cut.name}")
     cache, before = cache_features("tuning", config, plan, photos, work, watch)
     stage = learn_tail(plan, cache, training_config(config, plan), work, watch, before)
-    return replace(source, fresh=None), [stage]
+    return replace(source, fresh=None, tuned=True), [stage]
 
 
 def _plan(config: ExportConfig, source: Source, watch: Watch) -> Plan:

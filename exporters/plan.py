@@ -16,7 +16,7 @@ from exporters.halves import Normalize
 from exporters.load import load_model
 from exporters.trace import Traced, trace
 
-__all__ = ["Plan", "Source", "check_classes", "load_source", "make_plan"]
+__all__ = ["Plan", "Source", "check_classes", "fingerprint", "load_source", "make_plan"]
 
 DEFAULT_SIZE = 224
 SORTING_CHANNELS = 12  # any constant sorts cuts by their number of positions
@@ -30,11 +30,13 @@ class Source:
         module: Normalized images to logits, in eval mode.
         rule: Size, resize rule, mean and std.
         fresh: Prefix of the parameters that no one trained yet; None when the model is trained.
+        tuned: Whether a stage of this export trained it, which then stands for its weights.
     """
 
     module: nn.Module
     rule: Preprocessing
     fresh: str | None = None
+    tuned: bool = False
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,6 @@ class Plan:
         cut: The chosen cut.
         trunk: Normalized images to features; shares the whole's weights.
         tail: Features to logits; its own copy.
-        fingerprint: Hash over graph and weights of the trunk.
     """
 
     source: Source
@@ -55,7 +56,6 @@ class Plan:
     cut: Candidate
     trunk: fx.GraphModule
     tail: fx.GraphModule
-    fingerprint: str
 
     @property
     def normalize(self) -> Normalize:
@@ -104,7 +104,7 @@ def make_plan(config: ExportConfig, source: Source, cut_name: str, budget: float
     channels = config.channels or SORTING_CHANNELS
     cut = choose(find_cuts(traced), cut_name, budget=budget, channels=channels)
     trunk, tail = split(traced, cut)
-    return Plan(source, traced, cut, trunk, tail, _fingerprint(trunk))
+    return Plan(source, traced, cut, trunk, tail)
 
 
 def check_classes(traced: Traced, names: tuple[str, ...]) -> None:
@@ -121,7 +121,8 @@ def check_classes(traced: Traced, names: tuple[str, ...]) -> None:
         )
 
 
-def _fingerprint(module: fx.GraphModule) -> str:
+def fingerprint(module: fx.GraphModule) -> str:
+    """Return a hash over graph and weights."""
     digest = hashlib.sha256(str(module.code).encode())
     for name, tensor in module.state_dict().items():
         digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())

@@ -155,6 +155,16 @@ def test_other_storage_of_cloud_weights_redoes_only_cloud_files(answer, folder):
     assert redone == {"tail.onnx", "full.onnx", "outcome-validation", "outcome-test"}
 
 
+def test_weights_that_differ_behind_the_cut_alone_are_learned_from_anew(answer, folder):
+    shutil.copytree(folder / "bundle.work", folder / "tuned.work")
+    state = torch.load(folder / "w.pt", weights_only=True)
+    state["fc.bias"] = state["fc.bias"] + 0.5
+    torch.save(state, folder / "tuned.pt")
+    watch = Silent()
+    run_export(config_of(folder, weights=folder / "tuned.pt", out=folder / "tuned"), watch)
+    assert reused(watch) == {"photos", "features-trunk", "features", "pixels"}
+
+
 def test_a_failed_gate_names_the_figure_and_leaves_a_report(answer, folder):
     shutil.copytree(folder / "bundle.work", folder / "strict.work")
     config = config_of(folder, out=folder / "strict", size_ratio=50.0)
