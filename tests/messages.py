@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import struct
 import threading
 import zlib
@@ -66,6 +67,10 @@ def models(*tails: Tail) -> Models:
     return Models({(t.model, t.cut): t for t in tails or (fake_tail(),)})
 
 
+class Events(queue.SimpleQueue):
+    """A queue whose ``put`` a test may replace."""
+
+
 class Bench:
     """A device's link, a worker on its own thread, and an in-memory broker between them."""
 
@@ -74,6 +79,7 @@ class Bench:
         self.topics = Topics(device)
         self.device = MemoryLink(self.broker, [Subscription(self.topics.results)])
         self.link = MemoryLink(self.broker, [Subscription(shared_filter("p"))])
+        self.link.events = Events()
         self.worker = Worker(self.link, worker_models, settings)
         self.clean: bool | None = None
         self.error: BaseException | None = None

@@ -383,4 +383,4 @@ def test_certificates_without_tls_and_missing_files_are_refused(tmp_path):
 
 
 def test_events_is_a_plain_queue(mosquitto):
-    assert isinstance(MqttLink(mosquitto.address, "x").events, queue.Queue)
+    assert isinstance(MqttLink(mosquitto.address, "x").events, queue.SimpleQueue)

@@ -127,7 +127,7 @@ class Connection:
         address: BrokerAddress,
         session: Session,
         generation: int,
-        events: queue.Queue[Event],
+        events: queue.SimpleQueue[Event],
         opened: Callable[[int], None],
     ) -> None:
         self.address = address
@@ -140,6 +140,7 @@ class Connection:
         self._max_packet = 0
         self._session_present = False
         self._closing = False
+        self._answered = False
         self._end: End | None = None
         self._trouble = ""
         self._oversized = itertools.count(-1, -1)
@@ -170,6 +171,8 @@ class Connection:
             self._let_go()
         if self._closing:
             return None
+        if not self._answered and self._end is None:
+            return End(reasons.no_answer(self.address))
         return self._end or End(LinkError(f"the connection to {self.address.url} was lost"))
 
     def publish(
@@ -267,6 +270,7 @@ class Connection:
     def _on_connect(
         self, client: paho.Client, _data: Any, flags: Any, reason: ReasonCode, props: Properties
     ) -> None:
+        self._answered = True
         if reason.is_failure:
             self._end = End(*reasons.refusal_error(self.address, reason.value, str(reason)))
             return
@@ -340,6 +344,8 @@ class Connection:
         if "SSL" in self._trouble:
             alert = "ALERT" in self._trouble.upper()
             self._end = End(reasons.tls_alert(self.address, self._trouble), fatal=alert)
+            return
+        if not self._answered:
             return
         by_broker = bool(flags.is_disconnect_packet_from_server)
         name = self.session.client_id

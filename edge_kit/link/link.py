@@ -114,7 +114,7 @@ class Link(Protocol):
         generation: Number of the current or last connection, from 1; 0 before the first.
     """
 
-    events: queue.Queue[Event]
+    events: queue.SimpleQueue[Event]
     generation: int
 
     def start(self) -> None:

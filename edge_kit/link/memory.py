@@ -52,7 +52,7 @@ class MemoryLink:
     def __init__(self, broker: MemoryBroker, subscriptions: Sequence[Subscription] = ()) -> None:
         self.broker = broker
         self.subscriptions = tuple(subscriptions)
-        self.events: queue.Queue[Event] = queue.Queue()
+        self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self.generation = 0
         self.connected = False
         self.unacked: dict[int, Delivery] = {}

@@ -54,7 +54,7 @@ class MqttLink:
         keepalive: int = 15,
     ) -> None:
         self.broker = broker
-        self.events: queue.Queue[Event] = queue.Queue()
+        self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self.generation = 0
         self._session = Session(
             client_id,
