@@ -134,6 +134,12 @@ def _numbers(_context: click.Context, _option: click.Parameter, text: str | None
     help="What hybrid accuracy may lose against cloud-only when T is chosen.",
 )
 @click.option(
+    "--max-device-share",
+    default=1.0,
+    show_default=True,
+    help="Most that the device may answer itself when T is chosen.",
+)
+@click.option(
     "--size-ratio",
     default=3.5,
     show_default=True,
@@ -190,8 +196,21 @@ def export(list_cuts: bool, as_json: bool, no_tflite: bool, targets: str, **give
     show_default=True,
     help="What hybrid accuracy may lose against cloud-only.",
 )
+@click.option(
+    "--max-device-share",
+    default=1.0,
+    show_default=True,
+    help="Most that the device may answer itself when T is chosen.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def calibrate(bundle: Path, data: Path, engine: str, accuracy_budget: float, as_json: bool) -> None:
+def calibrate(
+    bundle: Path,
+    data: Path,
+    engine: str,
+    accuracy_budget: float,
+    max_device_share: float,
+    as_json: bool,
+) -> None:
     """Refit a bundle's exit rule."""
     from exporters.recalibrate import recalibrate
 
@@ -201,6 +220,7 @@ def calibrate(bundle: Path, data: Path, engine: str, accuracy_budget: float, as_
             data,
             engine=engine,
             budget=accuracy_budget,
+            max_share=max_device_share,
             tick=lambda done, whole: console.progress("photos", done, whole),
         )
     if as_json:

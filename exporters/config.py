@@ -49,6 +49,7 @@ class ExportConfig:
         tail_epochs: Passes for a backbone's tail; None takes the trainer's own.
         message_bytes: Mean message size to train for, header included; None likewise.
         accuracy_budget: What hybrid accuracy may lose against cloud-only when T is chosen.
+        max_device_share: Most that the device may answer itself on the calibration split.
         size_ratio: How many times smaller than its float twin an int8 end model must be.
         seed: Fixes augmentation, initial weights and order.
         processes: Worker processes for features; None means one a core.
@@ -76,6 +77,7 @@ class ExportConfig:
     tail_epochs: int | None = None
     message_bytes: float | None = None
     accuracy_budget: float = 0.005
+    max_device_share: float = 1.0
     size_ratio: float = 3.5
     seed: int = 0
     processes: int | None = None
@@ -100,6 +102,8 @@ class ExportConfig:
             given = getattr(self, flag)
             if given is not None and given < 1:
                 raise UsageError(f"--{flag.replace('_', '-')} {given} is below 1")
+        if not 0 <= self.max_device_share <= 1:
+            raise UsageError(f"--max-device-share {self.max_device_share} lies outside 0 to 1")
         if self.cloud_weights not in CLOUD_WEIGHTS:
             raise UsageError(
                 f"cloud weights {self.cloud_weights!r} are not one of {', '.join(CLOUD_WEIGHTS)}"
@@ -159,5 +163,6 @@ class ExportConfig:
             "message_bytes": self.message_bytes,
             "seed": self.seed,
             "accuracy_budget": self.accuracy_budget,
+            "max_device_share": self.max_device_share,
             "cloud_weights": self.cloud_weights,
         }

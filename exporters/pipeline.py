@@ -120,6 +120,7 @@ def export(config: ExportConfig, watch: Watch | None = None) -> ExportResult:
         calibration.labels,
         calibration.message_bytes,
         budget=config.accuracy_budget,
+        max_share=config.max_device_share,
     )
     test = _outcome("test", files, pixels, photos, spec, work, watch)
     watch.say("gates")

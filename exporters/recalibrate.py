@@ -72,6 +72,7 @@ def recalibrate(
     *,
     engine: str = "auto",
     budget: float = 0.005,
+    max_share: float = 1.0,
     tick: Tick = lambda done, whole: None,
 ) -> Recalibration:
     """Fit temperature and threshold anew and rewrite the manifest in one step.
@@ -83,6 +84,7 @@ def recalibrate(
         data: A folder per class, named as in the bundle; photos that no training saw.
         engine: ``auto``, ``onnx`` or ``tflite``.
         budget: What hybrid accuracy may lose against cloud-only.
+        max_share: Most that the device may answer itself, 0 to 1.
         tick: Told photos done and photos in all.
 
     Raises:
@@ -100,7 +102,7 @@ def recalibrate(
     end, tail = open_end_model(bundle, engine), open_tail(bundle)
     try:
         answers, skipped = _answer(bundle, end, tail, files, tick)
-        fitted = fit_exit(*answers, budget=budget)
+        fitted = fit_exit(*answers, budget=budget, max_share=max_share)
         name = f"{end.file.engine} ({end.file.path})"
     finally:
         end.close()

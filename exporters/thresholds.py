@@ -2,7 +2,8 @@
 
 The rule that chooses T: among the thresholds of the sweep whose hybrid accuracy is at least
 ``cloud-only accuracy - budget``, the one with the largest device share. Where none is, the most
-accurate one. A floor on the device share, when asked for, comes first.
+accurate one. A ceiling on the device share, when asked for, comes first: photos in the field are
+less like the calibration split than it is like itself, and a ceiling keeps a margin for them.
 """
 
 from __future__ import annotations
@@ -163,7 +164,7 @@ def choose(
     cloud_accuracy: float,
     *,
     budget: float,
-    min_share: float = 0.0,
+    max_share: float = 1.0,
 ) -> CurvePoint:
     """Apply the rule of this module to a sweep.
 
@@ -171,9 +172,9 @@ def choose(
         curve: From `sweep`.
         cloud_accuracy: Cloud-only top-1 on the same samples.
         budget: How much of it the hybrid may lose.
-        min_share: Device share to reach whatever the accuracy, 0 to 1.
+        max_share: Device share to stay below whatever the accuracy, 0 to 1.
     """
-    allowed = [p for p in curve if p.device_share >= min_share] or [curve[-1]]
+    allowed = [p for p in curve if p.device_share <= max_share]
     # One part in 10^9 absorbs the rounding of means; a real difference is at least 1 / N.
     good = [p for p in allowed if p.accuracy >= cloud_accuracy - budget - 1e-9]
     if good:
@@ -188,7 +189,7 @@ def fit_exit(
     message_bytes: NDArray[Any],
     *,
     budget: float = 0.005,
-    min_share: float = 0.0,
+    max_share: float = 1.0,
 ) -> Fitted:
     """Fit temperature and threshold on the calibration split.
 
@@ -198,7 +199,7 @@ def fit_exit(
         labels: (N,).
         message_bytes: Size of each sample's feature message, (N,).
         budget: Hybrid accuracy may fall this much below cloud-only accuracy.
-        min_share: Device share to reach whatever the accuracy, 0 to 1.
+        max_share: Device share to stay below whatever the accuracy, 0 to 1.
 
     Raises:
         ExportError: There are no samples, or the arrays differ in length.
@@ -209,7 +210,7 @@ def fit_exit(
     temperature = fit_temperature(device_logits, labels)
     curve = sweep(device_logits, cloud_logits, labels, message_bytes, temperature)
     cloud_accuracy = float((cloud_logits.argmax(1) == labels).mean())
-    chosen = choose(curve, cloud_accuracy, budget=budget, min_share=min_share)
+    chosen = choose(curve, cloud_accuracy, budget=budget, max_share=max_share)
     return Fitted(
         rule=ExitRule(chosen.threshold, temperature),
         curve=curve,

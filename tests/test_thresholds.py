@@ -102,11 +102,11 @@ CURVE = curve_of((0.0, 0.90), (0.3, 0.92), (0.6, 0.90), (0.7, 0.896), (0.8, 0.89
 
 
 @pytest.mark.parametrize(
-    ("budget", "min_share", "share"),
-    [(0.0, 0.0, 0.6), (0.005, 0.0, 0.7), (0.01, 0.0, 0.8), (1.0, 0.0, 1.0), (0.0, 0.75, 0.8)],
+    ("budget", "max_share", "share"),
+    [(0.0, 1.0, 0.6), (0.005, 1.0, 0.7), (0.01, 1.0, 0.8), (1.0, 1.0, 1.0), (1.0, 0.75, 0.7)],
 )
-def test_the_largest_share_within_the_budget_is_chosen(budget, min_share, share):
-    assert choose(CURVE, 0.90, budget=budget, min_share=min_share).device_share == share
+def test_the_largest_share_within_the_budget_is_chosen(budget, max_share, share):
+    assert choose(CURVE, 0.90, budget=budget, max_share=max_share).device_share == share
 
 
 def test_without_a_good_point_the_most_accurate_is_chosen():
