@@ -58,6 +58,16 @@ def lint_imports(config: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+def test_the_runtime_neither_reports_home_nor_leaves_an_id_there(tmp_path, tiny_bundle):
+    code = (
+        "import sys, edge_kit; from edge_kit.engines.load import load_engine; "
+        "b = edge_kit.Bundle.open(sys.argv[1]); load_engine(b, b.end_files()[0], 1)"
+    )
+    env = {"HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", code, str(tiny_bundle.root)], env=env, check=True)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_contracts_are_kept():
     done = lint_imports(ROOT / "pyproject.toml")
     assert done.returncode == 0, done.stdout
