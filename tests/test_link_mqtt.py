@@ -317,6 +317,19 @@ def test_a_port_that_talks_something_else_ends_the_attempt_not_the_link(connect,
             assert isinstance(link.events.get(timeout=WAIT_S), Disconnected)
 
 
+@pytest.mark.parametrize("reply", [b"", b"HTTP/1.1 400 what is this\r\n\r\n", b"SSH-2.0-x\r\n"])
+def test_a_port_that_is_no_brokers_gets_a_sentence(connect, reply):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(WAIT_S)
+        link = connect(BrokerAddress("127.0.0.1", server.getsockname()[1]), "device")
+        peer, _addr = server.accept()
+        with peer:
+            peer.recv(1000)
+            peer.sendall(reply)
+        gone = expect(link, Disconnected)
+        assert not gone.fatal and "MQTT broker" in str(gone.error)
+
+
 def test_an_exception_in_a_callback_is_reported_not_swallowed(mosquitto, connect, caplog):
     link = connect(mosquitto.address, "device", "t")
     expect(link, Connected)

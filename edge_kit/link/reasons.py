@@ -11,7 +11,15 @@ import ssl
 from edge_kit.errors import LinkError
 from edge_kit.link.address import BrokerAddress
 
-__all__ = ["connect_error", "disconnect_error", "refusal_error", "subscribe_error", "tls_context"]
+__all__ = [
+    "connect_error",
+    "disconnect_error",
+    "no_answer",
+    "refusal_error",
+    "subscribe_error",
+    "tls_alert",
+    "tls_context",
+]
 
 _SESSION_TAKEN_OVER = 0x8E
 _PACKET_TOO_LARGE = 0x95
@@ -63,6 +71,14 @@ def connect_error(address: BrokerAddress, error: OSError | ValueError) -> tuple[
             "check that this port speaks TLS",
         ), False
     return LinkError(f"cannot connect to {address.url}: {error}", "check the network"), False
+
+
+def no_answer(address: BrokerAddress) -> LinkError:
+    """Explain a connection that ended before a single MQTT answer came."""
+    hint = "check that an MQTT broker listens on this port"
+    if not address.tls:
+        hint += ", and whether it wants mqtts://"
+    return LinkError(f"{address.url} does not answer as an MQTT broker", hint)
 
 
 def _certificate_error(
