@@ -27,6 +27,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 from edge_kit.errors import LinkError
 from edge_kit.link import reasons
 from edge_kit.link.address import BrokerAddress
+from edge_kit.link.buffered import BufferedClient
 from edge_kit.link.link import Connected, Delivery, Event, Published, Subscription
 from edge_kit.link.properties import PublishProperties
 from edge_kit.wire import CONTENT_TYPE
@@ -160,7 +161,7 @@ class Connection:
                 self._client.disconnect()
             # Not loop_forever: only `loop` makes the socket pair with which `publish` wakes it.
             while self._client.loop(LOOP_TIMEOUT_S) == paho.MQTT_ERR_SUCCESS:
-                pass
+                self._client.drain()
         except (OSError, ValueError) as error:
             self._end = self._end or End(*reasons.connect_error(self.address, error))
         except Exception as error:  # paho parses what a broker sends; garbage may raise anything
@@ -218,8 +219,8 @@ class Connection:
         self.connected = False
         self._client.disconnect()
 
-    def _make_client(self) -> paho.Client:
-        client = paho.Client(
+    def _make_client(self) -> BufferedClient:
+        client = BufferedClient(
             CallbackAPIVersion.VERSION2,
             client_id=self.session.client_id,
             protocol=paho.MQTTv5,
