@@ -124,7 +124,7 @@ def export(config: ExportConfig, watch: Watch | None = None) -> ExportResult:
     )
     test = _outcome("test", files, pixels, photos, spec, work, watch)
     watch.say("gates")
-    gates = verify(plan, files, pixels.arrays["validation"], calibration.labels, config)
+    gates = verify(plan, halves, files, pixels.arrays["validation"], calibration.labels, config)
     found_out = Findings(config, plan, photos, fitted, calibration, test, gates, files)
     page = _report(found_out, pixels, work)
     watch.say(f"report: {page}")

@@ -6,10 +6,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from exporters import gates
+from exporters import gates, parity
 from exporters.building import EngineFiles, full_model
 from exporters.config import ExportConfig
 from exporters.gates import Gate
+from exporters.halves import Halves
 from exporters.photos import spread
 from exporters.plan import Plan
 from exporters.tflite_loads import tflite_loads
@@ -20,12 +21,11 @@ PHOTOS = 512  # judge decisions; more only take time
 FLOAT_PHOTOS = 32  # compare logits of float models
 ACCURACY_BUDGET = 0.01  # the int8 end model against its float twin
 SLACK_PHOTOS = 2  # a split so small that one photo is over the budget proves nothing
-# Compressed weights move the logits; the sentence of the gate tells what decisions do.
-FULL_BUDGET = {"fp32": 1e-3, "fp16": 0.02, "int8": 0.2}
 
 
 def verify(
     plan: Plan,
+    halves: Halves,
     files: EngineFiles,
     pixels: NDArray[np.uint8],
     labels: NDArray[np.int64],
@@ -35,6 +35,7 @@ def verify(
 
     Args:
         plan: The cut model.
+        halves: Trained.
         files: What was built.
         pixels: Of the calibration split, uint8 (N, h, w, 3).
         labels: Of the same photos, (N,).
@@ -45,15 +46,19 @@ def verify(
     few = np.asarray(pixels[spread(len(pixels), FLOAT_PHOTOS)])
     batch = torch.from_numpy(few.transpose(0, 3, 1, 2).astype(np.float32))
     inputs = plan.normalize(batch).numpy()
-    budget = FULL_BUDGET[config.cloud_weights]
     loss = max(ACCURACY_BUDGET, SLACK_PHOTOS / len(some))
+    whole, storage = full_model(plan), config.cloud_weights
     measured = [
-        gates.split_parity(plan.traced.module, plan.trunk, plan.tail, inputs),
-        gates.full_parity(full_model(plan), files.full, few, budget=budget),
+        parity.split_parity(plan.traced.module, plan.trunk, plan.tail, inputs),
+        parity.full_parity(whole, few, size=plan.size),
+        parity.stored_full(whole, files.full, few, storage=storage),
+        parity.end_parity(halves, files.twin, few),
+        parity.tail_parity(halves, files.tail, files.primary(few)["features"], storage=storage),
     ]
     for end in files.ends:
         measured += [
             gates.int8_agreement(end, files.twin, shown),
+            gates.cloud_agreement(end, files.twin, files.tail, shown),
             gates.int8_accuracy(end, files.twin, shown, truth, budget=loss),
             gates.int8_size(end, files.twin, budget=config.size_ratio),
         ]

@@ -10,22 +10,22 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from edge_kit.errors import GateError  # noqa: E402
+from edge_kit.tensors import TensorSpec  # noqa: E402
 from exporters.exported import Exported  # noqa: E402
 from exporters.gates import (  # noqa: E402
     Gate,
-    full_parity,
+    cloud_agreement,
     int8_accuracy,
     int8_agreement,
     int8_size,
     require,
-    split_parity,
     tflite_agreement,
 )
 from exporters.halves import EndModel  # noqa: E402
-from exporters.onnx_export import export_end_float, export_full  # noqa: E402
+from exporters.onnx_export import export_end_float, export_tail  # noqa: E402
 from exporters.onnx_quant import export_end_onnx  # noqa: E402
 from exporters.tflite_loads import tflite_loads  # noqa: E402
-from tests.tiny_halves import CHANNELS, CLASSES, SIZE, Full, batch, photos, trained  # noqa: E402
+from tests.tiny_halves import CHANNELS, CLASSES, SIZE, photos, trained  # noqa: E402
 
 pytestmark = pytest.mark.export
 
@@ -46,6 +46,12 @@ def twin(folder) -> Exported:
 @pytest.fixture(scope="module")
 def int8(folder) -> Exported:
     return export_end_onnx(trained().end, CALIBRATION, folder / "end.onnx", arch="x86_64")
+
+
+@pytest.fixture(scope="module")
+def tail(folder) -> Exported:
+    spec = TensorSpec("features", (CHANNELS, 8, 8), "NCHW", "int8", 0.25, 0)
+    return export_tail(trained().cloud, spec, folder / "tail.onnx")
 
 
 @pytest.fixture(scope="module")
@@ -100,27 +106,45 @@ def test_engines_are_compared_by_decisions(int8, broken):
     assert tflite_agreement(int8, broken, PIXELS).ok is False
 
 
-def test_full_parity_passes_its_own_export_and_no_other(folder):
-    halves = trained()
-    model = Full(halves.end.normalize, halves.end.trunk, halves.cloud.tail).eval()
-    full = export_full(model, folder / "full.onnx", size=SIZE)
-    assert full_parity(model, full, PIXELS).ok
-    torch.manual_seed(1)
-    other = Full(
-        halves.end.normalize, halves.end.trunk, nn.Sequential(nn.Flatten(), nn.Linear(1024, 4))
-    )
-    gate = full_parity(other.eval(), full, PIXELS)
+def test_features_are_compared_by_what_the_cloud_makes_of_them(int8, twin, tail, folder):
+    assert cloud_agreement(int8, twin, tail, PIXELS).ok
+    torch.manual_seed(0)
+    end = trained().end
+    turned = nn.Conv2d(end.encode.in_channels, CHANNELS, 1)
+    with torch.no_grad():
+        turned.weight.copy_(end.encode.weight.flip(0))
+        turned.bias.copy_(end.encode.bias.flip(0))
+    bad = EndModel(end.normalize, end.trunk, turned, end.head, 0.25).eval()
+    shuffled = export_end_onnx(bad, CALIBRATION, folder / "shuffled.onnx", arch="x86_64")
+    gate = cloud_agreement(shuffled, twin, tail, PIXELS)
     assert gate.ok is False
-    assert "differ by at most" in gate.sentence
+    assert "the cloud half decides as on the float twin's" in gate.sentence
 
 
-def test_split_parity_sees_a_lost_layer():
-    halves = trained()
-    normalize, trunk, tail = halves.end.normalize, halves.end.trunk, halves.cloud.tail
-    full = Full(normalize, trunk, tail).eval()
-    inputs = batch(PIXELS).numpy()
-    assert split_parity(full, nn.Sequential(normalize, trunk), tail, inputs).measured < 1e-6
-    assert split_parity(full, trunk, tail, inputs).ok is False
+def test_a_shifted_feature_scale_is_seen(twin, tail, folder):
+    shifted = export_end_onnx(
+        trained().end, CALIBRATION, folder / "shifted.onnx", arch="x86_64", feature_scale=4.0
+    )
+    assert cloud_agreement(shifted, twin, tail, PIXELS).ok is False
+
+
+def test_toss_ups_count_for_nothing(int8):
+    """An engine that is torn everywhere agrees with its neighbour only by chance."""
+
+    class Fixed:
+        def __init__(self, logits) -> None:
+            self.entry, self.logits = int8.entry, np.array(logits, np.float32)
+
+        def __call__(self, pixels):
+            return {"logits": self.logits}
+
+    torn, sure = [1.0, 1.01, 0.0], [5.0, 0.0, 0.0]
+    gate = int8_agreement(Fixed([[1.01, 1.0, 0.0], sure]), Fixed([torn, sure]), PIXELS[:2])
+    assert gate.measured == 1.0
+    assert "the 1 photos that are no toss-up (50.0% of all 2)" in gate.sentence
+    assert int8_agreement(Fixed([torn, torn]), Fixed([torn, sure]), PIXELS[:2]).measured == 0.0
+    nothing = int8_agreement(Fixed([[1.01, 1.0, 0.0]]), Fixed([torn]), PIXELS[:1])
+    assert nothing.measured == 0.0
 
 
 def test_a_missing_runtime_is_not_checked(int8):
