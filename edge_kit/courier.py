@@ -113,7 +113,8 @@ class Courier:
         """Wait until every sample has its outcome, or the cloud is out of reach."""
         self._drained.clear()
         self._link.events.put(_WAKE)
-        return self._drained.wait(timeout_s)
+        # The event may tell of a moment before the last `submit`.
+        return self._drained.wait(timeout_s) and (not self.pending or self.fatal is not None)
 
     def stop(self, counts: Mapping[str, int] | None = None) -> None:
         """Store what was handed over, record what came, say goodbye. Nothing is lost.

@@ -143,7 +143,7 @@ class Outbox:
             evicted = self._commit(rows)
         except SpoolError as error:
             self.trouble = self.unspooled = error
-            self._count("unspooled", len(samples))
+            self.count("unspooled", len(samples))
             for sample in samples:
                 self._stand(sample.result, str(error.what))
             return
@@ -180,18 +180,22 @@ class Outbox:
         if self._flush_at is not None and now >= self._flush_at:
             self.flush()
         if now >= self._sweep_at:
-            self._sweep_at = now + SWEEP_S
-            self._sweep()
+            self._sweep_at = now if self._sweep() else now + SWEEP_S
         if self.connected:
             self._flights.expire(now)
             self.handle(Published(0, 0))  # nobody's token: just an occasion to send
 
-    def _sweep(self) -> None:
+    def _sweep(self) -> bool:
+        """Give up what is too old; return True when there may be more of it."""
+        overdue = [s for s in self._spool.overdue() if s not in self._ends]
         try:
-            for sample in self._spool.overdue():
+            for sample in overdue:
                 self._give_up(sample, "expired", "no answer came in time")
+            if overdue:
+                self.flush()
         except SpoolError as error:
             self.trouble = error
+        return bool(overdue) and self.trouble is None
 
     def deadline(self) -> float:
         """Return the clock's time at which `tick` should be called next."""
@@ -309,7 +313,7 @@ class Outbox:
         return self._flights.landed(sample, self._clock(), result=result)
 
     def _stand(self, result: Result, why: str) -> None:
-        self._count("standing")
+        self.count("standing")
         age = self._age_ms(result)
         self._emit(replace(result, status="standing", reason=why, latency_ms=age))
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,10 +20,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from edge_kit.bundle import pack
 from edge_kit.link import Connected, Delivery, Subscription
 from edge_kit.link.mqtt import MqttLink
 from edge_kit.spool import Spool
-from edge_kit.wire import FeatureMessage, ResultMessage, Topics, shared_filter
+from edge_kit.wire import FeatureMessage, Refusal, ResultMessage, Topics, shared_filter
 from tests.mosquitto import Mosquitto, free_port
 
 pytestmark = pytest.mark.broker
@@ -32,9 +35,10 @@ DOUBTFUL = PHOTOS // 2
 
 
 class Worker:
-    """Answers every sample with class 2, as a thread of the test."""
+    """Answers every sample with class 2, or refuses it, as a thread of the test."""
 
-    def __init__(self, broker: Mosquitto) -> None:
+    def __init__(self, broker: Mosquitto, refusal: Refusal = Refusal.NONE) -> None:
+        self.refusal = refusal
         self.seen: list[bytes] = []
         self._link = MqttLink(broker.address, "worker", [Subscription(shared_filter("w"))])
         self._link.start()
@@ -51,7 +55,7 @@ class Worker:
                 header = FeatureMessage.decode(event.payload).header
                 self.seen.append(header.sample)
                 answer = ResultMessage(
-                    header.model, header.sample, label=2, confidence=0.9, entropy=0.1
+                    header.model, header.sample, self.refusal, 2, confidence=0.9, entropy=0.1
                 )
                 assert event.response_topic is not None
                 self._link.publish(event.response_topic, answer.encode(), correlation=header.sample)
@@ -97,8 +101,10 @@ def edge(tmp_path, photos, tiny_bundle, cache) -> Iterator[Edge]:
     env = {k: v for k, v in os.environ.items() if not k.startswith("EDGE_KIT_")}
     env |= {"XDG_CACHE_HOME": str(cache), "PYTHONUNBUFFERED": "1"}
 
-    def start(*args: str, source: Path = photos, more_env=None, **options) -> subprocess.Popen:
-        command = [sys.executable, "-m", "edge_kit.cli", "run", str(tiny_bundle.root)]
+    def start(
+        *args: str, source: Path = photos, bundle: Path = tiny_bundle.root, more_env=None, **options
+    ) -> subprocess.Popen:
+        command = [sys.executable, "-m", "edge_kit.cli", "run", str(bundle)]
         command += ["--source", str(source), "--device-id", "cam", "--engine", "onnx"]
         command += ["--spool", str(tmp_path / "spool.db"), *args]
         options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | options
@@ -278,6 +284,70 @@ def test_two_devices_with_one_id_are_told_and_one_goes_on(edge, mosquitto, tmp_p
     assert code == 6 and "another device runs with the id 'cam'" in err
     code, _lines, err = finish(second)
     assert code == 0 and "another device" not in err
+
+
+def test_a_worker_that_refuses_leaves_the_devices_answers_standing(edge, mosquitto, tmp_path):
+    worker = Worker(mosquitto, refusal=Refusal.UNKNOWN_MODEL)
+    code, lines, _err = finish(edge("--json", "--broker", mosquitto.url))
+    worker.stop()
+    run = lines[-1]["summary"]["run"]
+    assert code == 0 and len(worker.seen) == DOUBTFUL
+    assert (run["refused"], run["standing"], run["pending"], run["lost"]) == (6, 6, 0, 0)
+    reasons = {line["reason"] for line in lines if line.get("status") == "standing"}
+    assert reasons == {"the worker refused it: unknown model"}
+    assert lines[-1]["summary"]["total"]["standing"] == DOUBTFUL
+
+
+def damaged(bundle: Path, out: Path, how: str) -> Path:
+    """Return a copy of a bundle, damaged."""
+    if how == "packed and truncated":
+        pack(bundle, out)
+        out.write_bytes(out.read_bytes()[:-100])
+        return out
+    shutil.copytree(bundle, out)
+    file = out / "end/any.onnx"
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data[:-9] if how == "truncated" else data)
+    return out
+
+
+@pytest.mark.parametrize(
+    ("how", "sentence"),
+    [
+        ("truncated", "end/any.onnx in .* is truncated or was changed"),
+        ("tampered with", "end/any.onnx in .* is truncated or was changed"),
+        ("packed and truncated", "is no whole bundle file"),
+    ],
+)
+def test_a_damaged_bundle_is_refused_and_the_spool_stays_as_it_was(
+    edge, tiny_bundle, tmp_path, how, sentence
+):
+    nobody = ("--broker", f"mqtt://127.0.0.1:{free_port()}", "--linger", "0", "--json")
+    finish(edge(*nobody))
+    bundle = damaged(tiny_bundle.root, tmp_path / "damaged", how)
+    code, lines, err = finish(edge(*nobody, bundle=bundle))
+    assert (code, lines) == (3, []) and "Traceback" not in err
+    assert re.search(f"edge-kit: error: .*{sentence}", err)
+    spool = Spool(tmp_path / "spool.db")
+    assert len(spool) == spool.counters()["offloaded"] == DOUBTFUL
+    spool.close()
+
+
+def test_an_unreadable_photo_is_skipped_in_a_folder_and_an_error_alone(edge, photos, tmp_path):
+    some = tmp_path / "some"
+    shutil.copytree(photos, some)
+    (some / "03.png").write_bytes((some / "03.png").read_bytes()[:40])
+    nobody = ("--broker", f"mqtt://127.0.0.1:{free_port()}", "--linger", "0", "--json")
+    code, lines, err = finish(edge(*nobody, source=some))
+    run = lines[-1]["summary"]["run"]
+    assert code == 0 and "skipped: " in err and "03.png cannot be read as a photo" in err
+    assert (run["frames"], run["skipped"], run["lost"]) == (PHOTOS - 1, 1, 0)
+    code, lines, err = finish(edge(*nobody, source=some / "03.png"))
+    assert code == 5 and "03.png cannot be read as a photo" in err and "Traceback" not in err
+    spool = Spool(tmp_path / "spool.db")
+    assert len(spool) == DOUBTFUL
+    spool.close()
 
 
 def test_one_spool_serves_one_process(edge, mosquitto):

@@ -349,6 +349,21 @@ def test_a_sample_that_grew_too_old_stands(tmp_path):
     rig.spool.close()
 
 
+def test_what_grew_too_old_in_a_long_absence_is_given_up_at_once(tmp_path):
+    rig = Rig(tmp_path / "s.db", max_age_s=60)
+    rig.box.submit([doubtful(n) for n in range(100)])
+    rig.clock.now += 61
+    ticks = 0
+    while rig.box.deadline() <= rig.clock.now:
+        rig.box.tick()
+        ticks += 1
+        assert ticks < 10
+    assert rig.spool.counters()["expired"] == 100 and rig.box.pending == 0
+    rig.box.flush()
+    assert rig.spool.counters()["standing"] == 100
+    rig.spool.close()
+
+
 def test_malformed_and_foreign_results_are_counted_acknowledged_and_change_nothing(rig):
     rig.connect()
     rig.box.submit([doubtful()])
