@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from edge_kit.bundle import Bundle
+from tests.device import Edge, Worker, write_photos
 from tests.mosquitto import Mosquitto, make_certificates
 from tests.tiny import make_bundle
 
@@ -49,3 +53,54 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     """The bundle of `tests.tiny` at T = 0.5; do not change its files."""
     return make_bundle(tmp_path_factory.mktemp("tiny") / "bundle")
+
+
+@pytest.fixture(scope="session")
+def photo_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The photos of `tests.device`; do not change them."""
+    return write_photos(tmp_path_factory.mktemp("photos"))
+
+
+@pytest.fixture(scope="session")
+def probe_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A user's cache, so that only the first process tries the engines."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def worker(mosquitto: Mosquitto) -> Iterator[Worker]:
+    """A worker at the broker `mosquitto`."""
+    worker = Worker(mosquitto)
+    yield worker
+    worker.stop()
+
+
+@pytest.fixture
+def edge(
+    tmp_path: Path, photo_folder: Path, tiny_bundle: Bundle, probe_cache: Path
+) -> Iterator[Edge]:
+    """Start ``edge-kit run`` on the tiny bundle and the photos."""
+    children: list[subprocess.Popen] = []
+    env = {k: v for k, v in os.environ.items() if not k.startswith("EDGE_KIT_")}
+    env |= {"XDG_CACHE_HOME": str(probe_cache), "PYTHONUNBUFFERED": "1"}
+
+    def start(
+        *args: str,
+        source: Path = photo_folder,
+        bundle: Path = tiny_bundle.root,
+        more_env: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> subprocess.Popen:
+        command = [sys.executable, "-m", "edge_kit.cli", "run", str(bundle)]
+        command += ["--source", str(source), "--device-id", "cam", "--engine", "onnx"]
+        command += ["--spool", str(tmp_path / "spool.db"), *args]
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | options
+        child = subprocess.Popen(command, env=env | (more_env or {}), **options)
+        children.append(child)
+        return child
+
+    yield start
+    for child in children:
+        if child.poll() is None:
+            child.kill()
+        child.communicate()
