@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageEnhance
 
+from edge_kit.preprocess import resize
+
 __all__ = ["augment"]
 
 AREA = (0.45, 1.0)  # share of the photo that a crop keeps
@@ -40,12 +42,9 @@ def augment(photo: Any, width: int, height: int, rng: random.Random) -> NDArray[
         angle = rng.uniform(-ROTATION_DEGREES, ROTATION_DEGREES)
         fill = tuple(rng.randint(0, 255) for _ in range(3))
         photo = photo.rotate(angle, Image.Resampling.BILINEAR, fillcolor=fill)
-    view = photo.resize(
-        (width, height),
-        Image.Resampling.BILINEAR,
-        box=_crop(photo.width, photo.height, rng),
-        reducing_gap=2.0,
-    )
+    left, top, right, bottom = _crop(photo.width, photo.height, rng)
+    # The device's own resize: its aliasing is something to learn, too.
+    view = Image.fromarray(resize(np.asarray(photo)[top:bottom, left:right], width, height))
     if rng.random() < 0.5:
         view = view.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     if rng.random() < LIGHT_SHARE:

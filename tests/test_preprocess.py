@@ -89,8 +89,8 @@ def test_what_is_no_rgb_image_is_refused(pixels):
         Preprocessor(Preprocessing(2, 2))(pixels)
 
 
-def test_without_pillow(monkeypatch):
-    monkeypatch.setitem(sys.modules, "PIL", None)
+def test_without_opencv(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cv2", None)
     prepare = Preprocessor(Preprocessing(8, 8))
     assert prepare(noise(8, 8)).shape == (8, 8, 3)
     with pytest.raises(MissingExtraError, match=r"edge-kit\[photos\]"):
