@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from edge_kit.errors import MissingExtraError
 
-__all__ = ["load_cv2", "to_rgb"]
+__all__ = ["OpenCvCamera", "load_cv2", "to_rgb"]
 
 _FFMPEG_QUIET = "-8"  # AV_LOG_QUIET, libavutil/log.h
 
@@ -46,3 +46,32 @@ def to_rgb(cv2: Any, image: NDArray[Any]) -> NDArray[np.uint8]:
     else:
         code = cv2.COLOR_BGR2RGB
     return np.asarray(cv2.cvtColor(image, code), dtype=np.uint8)
+
+
+class OpenCvCamera:
+    """What the cameras that OpenCV reads do alike; each opens in its own way.
+
+    Args:
+        name: For messages.
+        cv2: OpenCV, or a stand-in.
+    """
+
+    def __init__(self, name: str, cv2: Any) -> None:
+        self.name = name
+        self._cv2 = cv2
+        self._capture: Any = None
+
+    def grab(self) -> bool:
+        """Take the next frame off the driver without decoding it."""
+        return self._capture is not None and bool(self._capture.grab())
+
+    def retrieve(self) -> NDArray[np.uint8] | None:
+        """Decode the held frame."""
+        ok, image = self._capture.retrieve()
+        return to_rgb(self._cv2, image) if ok and image is not None else None
+
+    def close(self) -> None:
+        """Stop it."""
+        if self._capture is not None:
+            self._capture.release()
+            self._capture = None

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from edge_kit.errors import SourceError
-from edge_kit.sources.opencv import load_cv2, to_rgb
+from edge_kit.sources.opencv import OpenCvCamera, load_cv2
 
 __all__ = ["SCHEMES", "RtspCamera", "without_secrets"]
 
@@ -28,7 +25,7 @@ def without_secrets(url: str) -> str:
     return f"{scheme}{mark}{who}{host}{slash}{path}{query}"
 
 
-class RtspCamera:
+class RtspCamera(OpenCvCamera):
     """A camera at an address.
 
     Args:
@@ -40,10 +37,8 @@ class RtspCamera:
     """
 
     def __init__(self, url: str, cv2: Any = None) -> None:
-        self.name = without_secrets(url)
+        super().__init__(without_secrets(url), cv2 or load_cv2("a network camera"))
         self._url = url
-        self._cv2 = cv2 or load_cv2("a network camera")
-        self._capture: Any = None
 
     def open(self) -> None:
         """Connect, waiting 10 s at most.
@@ -63,18 +58,3 @@ class RtspCamera:
                 f"no video comes from {self.name}",
                 "check address, user and password, and that this machine reaches it",
             )
-
-    def grab(self) -> bool:
-        """Wait for the next frame."""
-        return self._capture is not None and bool(self._capture.grab())
-
-    def retrieve(self) -> NDArray[np.uint8] | None:
-        """Decode the held frame."""
-        ok, image = self._capture.retrieve()
-        return to_rgb(self._cv2, image) if ok and image is not None else None
-
-    def close(self) -> None:
-        """Disconnect."""
-        if self._capture is not None:
-            self._capture.release()
-            self._capture = None

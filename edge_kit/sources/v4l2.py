@@ -8,11 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from edge_kit.errors import SourceError
-from edge_kit.sources.opencv import load_cv2, to_rgb
+from edge_kit.sources.opencv import OpenCvCamera, load_cv2
 
 __all__ = ["V4l2Camera", "V4l2Device", "list_devices"]
 
@@ -66,7 +63,7 @@ def _query(node: Path) -> tuple[str, str, int]:
     return driver.split(b"\0")[0].decode(), card.split(b"\0")[0].decode(errors="replace"), caps
 
 
-class V4l2Camera:
+class V4l2Camera(OpenCvCamera):
     """A V4L2 device.
 
     Args:
@@ -78,9 +75,7 @@ class V4l2Camera:
     """
 
     def __init__(self, device: str, cv2: Any = None) -> None:
-        self.name = device
-        self._cv2 = cv2 or load_cv2("a V4L2 camera")
-        self._capture: Any = None
+        super().__init__(device, cv2 or load_cv2("a V4L2 camera"))
 
     def open(self) -> None:
         """Start it.
@@ -114,18 +109,3 @@ class V4l2Camera:
             ) from None
         except OSError as error:
             raise SourceError(f"{self.name} cannot be opened ({error.strerror})") from None
-
-    def grab(self) -> bool:
-        """Take the next frame off the driver without decoding it."""
-        return self._capture is not None and bool(self._capture.grab())
-
-    def retrieve(self) -> NDArray[np.uint8] | None:
-        """Decode the held frame."""
-        ok, image = self._capture.retrieve()
-        return to_rgb(self._cv2, image) if ok and image is not None else None
-
-    def close(self) -> None:
-        """Stop it."""
-        if self._capture is not None:
-            self._capture.release()
-            self._capture = None
