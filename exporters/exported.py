@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from edge_kit.bundle import sha256_file
 from edge_kit.manifest import EngineFile
 from edge_kit.tensors import TensorSpec, dequantize, to_layout
+from exporters.quiet import quiet
 
 __all__ = ["Exported", "describe", "pixels_for"]
 
@@ -142,7 +143,10 @@ class _TfliteRunner:
     def __init__(self, path: Path) -> None:
         from ai_edge_litert.interpreter import Interpreter  # type: ignore[import-untyped]
 
-        self._run = Interpreter(model_path=os.fspath(path), num_threads=1).get_signature_runner()
+        interpreter = Interpreter(model_path=os.fspath(path), num_threads=1)
+        with quiet():  # it announces its delegate
+            interpreter.allocate_tensors()
+        self._run = interpreter.get_signature_runner()
         (self._input,) = self._run.get_input_details()
 
     def run(self, batch: NDArray[Any]) -> dict[str, NDArray[Any]]:

@@ -8,13 +8,7 @@ manifest announces.
 
 from __future__ import annotations
 
-import contextlib
-import io
-import logging
-import os
-import sys
-import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +22,7 @@ from edge_kit.tensors import TensorSpec
 from exporters.exported import Exported, describe
 from exporters.islands import assert_all_int8
 from exporters.pixel_input import PixelInput, pixel_input
+from exporters.quiet import quiet
 from exporters.tflite_file import requirements, tidy
 
 if TYPE_CHECKING:
@@ -99,7 +94,7 @@ class _Graph(nn.Module):
 
 
 def _convert(graph: nn.Module, sample: NDArray[np.uint8]) -> bytes:
-    with _quiet():
+    with quiet():
         import litert_torch  # type: ignore[import-untyped]
 
         image = torch.from_numpy(sample.astype(np.float32))
@@ -121,7 +116,7 @@ def _quantize(
     pixels: PixelInput,
     fixed: Mapping[str, tuple[float, int]],
 ) -> bytes:
-    with _quiet():
+    with quiet():
         from ai_edge_quantizer import (  # type: ignore[import-untyped]
             calibrator,
             quantizer,
@@ -184,29 +179,3 @@ def _specs(path: Path) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
     inputs = tuple(spec(k, v) for k, v in runner.get_input_details().items())
     outputs = tuple(spec(k, v) for k, v in sorted(runner.get_output_details().items()))
     return inputs, outputs
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep the converters' progress bars, notes and deprecation warnings to themselves.
-
-    Their C++ parts write to file descriptor 2 whatever Python says, so that is turned away too.
-    """
-    sys.stderr.flush()
-    saved = os.dup(2)
-    muted = logging.root.manager.disable
-    with (
-        warnings.catch_warnings(),
-        contextlib.redirect_stdout(io.StringIO()),
-        contextlib.redirect_stderr(io.StringIO()),
-        Path(os.devnull).open("wb") as nowhere,
-    ):
-        warnings.simplefilter("ignore")
-        logging.disable(logging.WARNING)
-        os.dup2(nowhere.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(saved, 2)
-            os.close(saved)
-            logging.disable(muted)

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-import io
-import logging
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +13,7 @@ from edge_kit.errors import ExportError
 from exporters.load import blame
 from exporters.macs import Recording, record
 from exporters.passes import fix_pools, fold_sizes
+from exporters.quiet import quiet
 
 __all__ = ["Traced", "trace"]
 
@@ -158,7 +155,7 @@ def _graph(model: nn.Module, batch: torch.Tensor) -> tuple[fx.GraphModule, str]:
 def _exported(model: nn.Module, batch: torch.Tensor) -> fx.GraphModule:
     """Trace with `torch.export` and flatten the calling convention to one tensor in and out."""
     batch_dim = {0: torch.export.Dim("batch", min=1, max=1 << 16)}
-    with _quiet():
+    with quiet():  # a failing export prints its graph; its exception says enough
         program = torch.export.export(model, (batch,), dynamic_shapes=(batch_dim,), strict=False)
     source = program.module()
     graph = fx.Graph()
@@ -169,18 +166,6 @@ def _exported(model: nn.Module, batch: torch.Tensor) -> fx.GraphModule:
         elif not (node.op == "call_module" and "guards" in str(node.target)):
             copied[node] = graph.node_copy(node, lambda n: copied[n])
     return fx.GraphModule(source, graph)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep the graph to itself that a failing export prints; its exception says enough."""
-    muted = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            yield
-    finally:
-        logging.disable(muted)
 
 
 def _only_leaf(args: Any) -> fx.Node:
