@@ -17,7 +17,7 @@ from edge_kit.codec import expand
 from edge_kit.errors import DecodeError
 from edge_kit.link import Delivery
 from edge_kit.tensors import TensorSpec, to_layout
-from edge_kit.wire import FeatureHeader, Refusal, Topics, split_features
+from edge_kit.wire import FeatureHeader, Refusal, Topics, claimed_model, split_features
 
 __all__ = ["Admission", "Job", "Refused", "Verdict"]
 
@@ -114,13 +114,27 @@ class Admission:
             _check_spec(header, tail)
             raw = expand(codec, body, header.spec.nbytes)
         except (DecodeError, _Stop) as error:
-            refusal = error.refusal if isinstance(error, _Stop) else _refusal_of(error)
-            sample = header.sample if header else _sample_from(delivery)
-            model = header.model if header else bytes(8)
-            return Refused(delivery, error.reason, refusal, str(error), topics, sample, model)
+            return self._refused(delivery, topics, header, error)
         sample_array = np.frombuffer(raw, dtype=header.spec.dtype).reshape(header.spec.shape)
         features = to_layout(sample_array[np.newaxis], header.spec.layout, tail.layout)[0]
         return Job(delivery, topics, header, tail, features)
+
+    def _refused(
+        self,
+        delivery: Delivery,
+        topics: Topics | None,
+        header: FeatureHeader | None,
+        error: DecodeError | _Stop,
+    ) -> Refused:
+        model = header.model if header else bytes(8)
+        sample = header.sample if header else _sample_from(delivery)
+        claimed = claimed_model(delivery.payload)
+        if error.reason in ("oversized", "shape") and claimed and not self.models.knows(claimed):
+            # Too large for the bundles here, and right perhaps for a worker that has its bundle:
+            # the device gives up for the one and tries again for the other.
+            model, error = claimed, _unknown_model(claimed)
+        refusal = error.refusal if isinstance(error, _Stop) else _refusal_of(error)
+        return Refused(delivery, error.reason, refusal, str(error), topics, sample, model)
 
     def _open(self, payload: bytes) -> tuple[FeatureHeader, int, bytes]:
         if len(payload) > self.max_payload:
@@ -133,14 +147,17 @@ class Admission:
 
     def _tail(self, header: FeatureHeader) -> Tail:
         tail = self.models.find(header.model, header.cut)
+        if tail is None and self.models.knows(header.model):
+            what = f"model {header.model.hex()} has no cut {header.cut} here"
+            raise _Stop("unknown-cut", Refusal.UNKNOWN_MODEL, what)
         if tail is None:
-            reason = "unknown-cut" if self.models.knows(header.model) else "unknown-model"
-            raise _Stop(
-                reason,
-                Refusal.UNKNOWN_MODEL,
-                f"no bundle here has model {header.model.hex()} with cut {header.cut}",
-            )
+            raise _unknown_model(header.model)
         return tail
+
+
+def _unknown_model(model: bytes) -> _Stop:
+    what = f"no bundle here has model {model.hex()}"
+    return _Stop("unknown-model", Refusal.UNKNOWN_MODEL, what)
 
 
 def _device(delivery: Delivery) -> Topics:

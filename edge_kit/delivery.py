@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from edge_kit.errors import DecodeError, LinkError, SpoolError
 from edge_kit.flights import Flight, Flights, Pace
 from edge_kit.link.link import Connected, Delivery, Disconnected, Event, Link, Published
+from edge_kit.refusals import Refusals
 from edge_kit.results import Result
 from edge_kit.spool import OUTCOMES, Row, Spool
 from edge_kit.wire import FeatureHeader, FeatureMessage, Refusal, ResultMessage, Topics
@@ -112,6 +113,7 @@ class Outbox:
         self._sweep_at = clock()
         self._suspects: set[bytes] = set()
         self._strikes: dict[bytes, int] = {}
+        self._refusals = Refusals()
 
     @property
     def pending(self) -> int:
@@ -267,10 +269,15 @@ class Outbox:
         self._later()
 
     def _settle(self, message: ResultMessage) -> None:
-        sample = message.sample
+        sample, now = message.sample, self._clock()
+        if message.refusal is Refusal.NONE and message.model == self._model:
+            self._refusals.answered(now)
         if sample in self._ends or sample not in self._spool:
             self.count("duplicates" if self._spool.is_ours(sample) else "strangers")
         elif message.refusal is not Refusal.NONE:
+            if not self._refusals.is_final(sample, message.refusal, now):
+                self._flights.heard()
+                return
             word = message.refusal.name.lower().replace("_", " ")
             self._give_up(sample, "refused", f"the worker refused it: {word}", result=True)
         else:
@@ -310,6 +317,7 @@ class Outbox:
     def _forget(self, sample: bytes, *, result: bool) -> float | None:
         self._suspects.discard(sample)
         self._strikes.pop(sample, None)
+        self._refusals.forget(sample)
         return self._flights.landed(sample, self._clock(), result=result)
 
     def _stand(self, result: Result, why: str) -> None:

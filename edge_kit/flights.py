@@ -165,6 +165,10 @@ class Flights:
         self._trips.append(trip if past[1] == 1 else min(trip, self.timeout_s))
         return trip
 
+    def heard(self) -> None:
+        """Note a sign of life that ends no sample: the cloud is not silent."""
+        self._unanswered = 0
+
     def expire(self, now: float) -> int:
         """Move samples that waited long enough back into the queue; return how many."""
         late = [f for f in self._up.values() if f.due <= now]

@@ -29,6 +29,7 @@ __all__ = [
     "Refusal",
     "ResultMessage",
     "Topics",
+    "claimed_model",
     "shared_filter",
 ]
 
@@ -164,6 +165,11 @@ def split_features(data: bytes, limit: int = MAX_VALUES) -> tuple[FeatureHeader,
         raise DecodeError("header", str(error)) from None
     header = FeatureHeader(model, cut, spec, sample, captured_at, label, entropy)
     return header, codec, data[body_at : -_CRC.size]
+
+
+def claimed_model(data: bytes) -> bytes | None:
+    """Return the model hash of a feature message that may be broken; None when it is none."""
+    return data[6:14] if data[:4] == _FEATURE_MAGIC and len(data) >= _FEATURE.size else None
 
 
 @dataclass(frozen=True)

@@ -141,7 +141,10 @@ def test_a_crash_between_report_and_commit_reports_again_and_counts_once(rig):
     assert rig.spool.counters()["answered"] == 1
 
 
-@pytest.mark.parametrize("refusal", [r for r in Refusal if r is not Refusal.NONE])
+FINAL = [r for r in Refusal if r not in (Refusal.NONE, Refusal.UNKNOWN_MODEL)]
+
+
+@pytest.mark.parametrize("refusal", FINAL)
 def test_a_refused_sample_ends_and_its_own_answer_stands(rig, refusal):
     rig.connect()
     rig.box.submit([doubtful()])
@@ -151,6 +154,42 @@ def test_a_refused_sample_ends_and_its_own_answer_stands(rig, refusal):
     assert refusal.name.lower().replace("_", " ") in last.reason
     rig.later(100)
     assert rig.received() == [] and rig.spool.counters()["refused"] == 1
+
+
+def test_a_worker_without_the_bundle_does_not_take_the_answer_of_one_that_has_it(rig):
+    rig.connect()
+    rig.box.submit([doubtful()])
+    (message,) = rig.received()
+    rig.answer(message, model=bytes(8), refusal=Refusal.UNKNOWN_MODEL)
+    rig.answer(message)  # another pool was slower
+    assert rig.statuses() == [("device", "provisional"), ("cloud", "final")]
+    rig.later(100)
+    assert rig.received() == [] and rig.spool.counters()["answered"] == 1
+
+
+def test_a_sample_whose_model_the_worker_does_not_know_is_offered_to_others(rig):
+    rig.connect()
+    rig.box.submit([doubtful()])
+    rig.answer(rig.received()[0], refusal=Refusal.UNKNOWN_MODEL)
+    assert rig.received() == []  # not at once
+    rig.later(2.6)
+    rig.answer(rig.received()[0])
+    assert rig.statuses()[-1] == ("cloud", "final")
+
+
+def test_a_model_that_nobody_knows_is_given_up_soon(rig):
+    rig.connect()
+    rig.box.submit([doubtful(n) for n in range(12)])
+    sent = 0
+    for _ in range(40):
+        for message in rig.received():
+            sent += 1
+            rig.answer(message, refusal=Refusal.UNKNOWN_MODEL)
+        rig.later(1)
+    assert rig.spool.counters()["refused"] == 12 and rig.box.pending == 0
+    assert {r.reason for r in rig.out[12:]} == {"the worker refused it: unknown model"}
+    assert sent < 3 * 12
+    assert len(rig.box._refusals) == 0
 
 
 def test_a_publish_that_the_broker_refuses_ends_the_sample(rig):

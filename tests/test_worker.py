@@ -83,6 +83,18 @@ REFUSALS = {
 }
 
 
+@pytest.mark.parametrize("side", [10, 80])
+def test_what_is_too_large_for_the_bundles_here_may_be_right_for_another_worker(side):
+    spec = changed(shape=(3, side, side))
+    noise = np.random.default_rng(1).integers(-128, 128, spec.shape).astype(np.int8)
+    for features in (noise, np.zeros_like(noise)):
+        payload = message(model=b"stranger", spec=spec, features=features)
+        verdict = ADMISSION.admit(delivery(payload))
+        assert isinstance(verdict, Refused)
+        assert (verdict.reason, verdict.refusal) == ("unknown-model", Refusal.UNKNOWN_MODEL)
+        assert verdict.model == b"stranger"
+
+
 @pytest.mark.parametrize("reason", REFUSALS)
 def test_a_bad_message_is_refused_with_its_reason(reason):
     payload, changes, refusal = REFUSALS[reason]
