@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -60,6 +60,7 @@ class Device:
         wire_id: First 8 bytes of the bundle's model hash.
         cut: Index of the end model's cut.
         sink: Where results go.
+        flows: Called after each frame; systemd's watchdog is fed so.
 
     Attributes:
         counts: ``frames``, ``device`` and ``standing`` (for want of a broker) of this run.
@@ -77,6 +78,7 @@ class Device:
         wire_id: bytes,
         cut: int,
         sink: Sink,
+        flows: Callable[[], None] = lambda: None,
     ) -> None:
         self.counts = {"frames": 0, "device": 0, "standing": 0}
         self.stages = Stages()
@@ -88,6 +90,7 @@ class Device:
         self._wire_id = wire_id
         self._cut = cut
         self._sink = sink
+        self._flows = flows
         self._stopping = threading.Event()
 
     def run(self, courier: Courier | None = None, limit: int | None = None) -> None:
@@ -116,6 +119,7 @@ class Device:
                 with self.stages.time("hand over"):
                     courier.submit(self._sample(frame, output, decision, result))
             self.counts["frames"] += 1
+            self._flows()
             if self._finished(courier, limit):
                 return
 

@@ -19,6 +19,7 @@ from edge_kit.flights import Pace
 from edge_kit.link.address import BrokerAddress
 from edge_kit.link.open import open_device_link
 from edge_kit.manifest import Manifest
+from edge_kit.notify import Notifier
 from edge_kit.output import Sink
 from edge_kit.preprocess import Preprocessor
 from edge_kit.presence import Presence
@@ -40,6 +41,7 @@ class Service:
         config: What to do.
         sink: Where results go.
         report: Told sentences for people.
+        notifier: Tells systemd that frames flow; by default nobody is told.
 
     Attributes:
         rule: The exit rule in force.
@@ -49,12 +51,19 @@ class Service:
         EdgeKitError: Bundle, engine, source, spool or configuration is unfit.
     """
 
-    def __init__(self, config: Config, sink: Sink, report: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        sink: Sink,
+        report: Callable[[str], None],
+        notifier: Notifier | None = None,
+    ) -> None:
         if config.bundle is None:
             raise UsageError("no bundle is given", "name one with --bundle")
         self._config = config
         self._sink = sink
         self._report = report
+        self._notifier = notifier or Notifier({})
         bundle = Bundle.open(config.bundle)
         manifest = bundle.manifest
         self.rule = choose_rule(manifest, config.threshold, config.target_offload)
@@ -72,6 +81,7 @@ class Service:
             wire_id=manifest.wire_id,
             cut=self._model.file.cut or 0,
             sink=sink,
+            flows=self._notifier.frame,
         )
         self._courier: Courier | None = None
         address = config.address
@@ -90,6 +100,7 @@ class Service:
             if courier is not None:
                 courier.start()
             self._device.run(courier, self._config.limit)
+            self._notifier.stopping()
             if courier is not None:
                 self._linger(courier)
         finally:

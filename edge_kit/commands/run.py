@@ -86,10 +86,11 @@ def run(bundle_path: Path | None, config_file: Path | None, **flags: Any) -> Non
     for line in config.lines():
         _report(line)
     # Here, so that `edge-kit run --help` needs no engine and no paho.
+    from edge_kit.notify import Notifier
     from edge_kit.service import Service
 
     sink = _sink(config)
-    service = Service(config, sink, _report)
+    service = Service(config, sink, _report, Notifier(os.environ))
     _report(f"engine {service.engine}, threshold {service.rule.threshold:g}")
     with _stopped_by_signals(service):
         summary = service.run()

@@ -1,0 +1,66 @@
+"""Tell systemd how the service fares, by the datagrams of sd_notify(3).
+
+Outside systemd, or in a unit that does not ask for it, every call does nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections.abc import Callable, Mapping
+
+__all__ = ["Notifier"]
+
+_log = logging.getLogger(__name__)
+
+# A watchdog is fed at most this often; systemd's limits are tens of seconds.
+FEED_EVERY_S = 1.0
+
+
+class Notifier:
+    """Report readiness and the flow of frames.
+
+    The watchdog is fed by `frame` alone, so a camera that hangs, an engine that hangs and a disk
+    that blocks the loop all end in a restart, which no timer beside the loop would bring about.
+
+    Args:
+        env: The environment; ``NOTIFY_SOCKET`` names systemd's socket.
+        clock: Monotonic, seconds.
+    """
+
+    def __init__(self, env: Mapping[str, str], clock: Callable[[], float] = time.monotonic) -> None:
+        name = env.get("NOTIFY_SOCKET", "")
+        # A leading @ stands for the NUL of an abstract socket (unix(7)).
+        self._path = "\0" + name[1:] if name.startswith("@") else name
+        self._clock = clock
+        self._ready = False
+        self._fed_at = 0.0
+
+    def frame(self) -> None:
+        """Say that a frame went through the whole loop; the first one makes the service ready."""
+        if not self._path:
+            return
+        now = self._clock()
+        if not self._ready:
+            self._ready = True
+            self._fed_at = now
+            self._send("READY=1\nWATCHDOG=1\nSTATUS=Frames flow")
+        elif now - self._fed_at >= FEED_EVERY_S:
+            self._fed_at = now
+            self._send("WATCHDOG=1")
+
+    def stopping(self) -> None:
+        """Say that no more frames come, which ends the watchdog's watch while results arrive."""
+        self._send("STOPPING=1\nSTATUS=Waiting for results")
+
+    def _send(self, text: str) -> None:
+        if not self._path:
+            return
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as out:
+                out.settimeout(1.0)
+                out.sendto(text.encode(), self._path)
+        except OSError as error:
+            # systemd restarts us if that lasts, which is what should happen.
+            _log.warning("systemd cannot be told %r: %s", text.split("\n")[0], error)
