@@ -1,4 +1,4 @@
-"""TensorFlow Lite: tflite-runtime where its wheels exist, LiteRT elsewhere; one API."""
+"""TensorFlow Lite: LiteRT where it is installed, else tflite-runtime; one API."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from edge_kit.tensors import TensorSpec
 
 __all__ = ["INTERPRETERS", "TfliteEngine"]
 
-# In order of preference. tflite-runtime exists for CPython up to 3.11 and for armv7l.
-INTERPRETERS = ("tflite_runtime.interpreter", "ai_edge_litert.interpreter")
+# In order of preference: LiteRT's int8 kernels are over ten times faster on x86-64. The extra
+# installs tflite-runtime for CPython up to 3.11, also on armv7l, where LiteRT has no wheels.
+INTERPRETERS = ("ai_edge_litert.interpreter", "tflite_runtime.interpreter")
 
 # A file states scales as float32 and a manifest as decimal text.
 _TOLERANCE = 1e-5
