@@ -43,6 +43,7 @@ class Batcher(Generic[_T]):
         self._clock = clock
         self._queues: dict[Hashable, deque[tuple[float, _T]]] = {}
         self._changed = threading.Condition()
+        self._hurried = False
         self._closed = False
 
     def __len__(self) -> int:
@@ -76,10 +77,16 @@ class Batcher(Generic[_T]):
                     return []
                 self._changed.wait(wait)
 
+    def hurry(self) -> None:
+        """Let nothing wait for company any more; what still comes is taken."""
+        with self._changed:
+            self._hurried = True
+            self._changed.notify_all()
+
     def close(self) -> None:
         """Take no more; what is queued still comes out, without waiting for company."""
         with self._changed:
-            self._closed = True
+            self._closed = self._hurried = True
             self._changed.notify_all()
 
     def _next(self) -> tuple[Hashable | None, float | None]:
@@ -88,7 +95,7 @@ class Batcher(Generic[_T]):
             return None, None
         oldest = min(self._queues, key=lambda k: self._queues[k][0][0])
         left = self._queues[oldest][0][0] + self.wait_s - self._clock()
-        if left <= 0 or self._closed:
+        if left <= 0 or self._hurried:
             return oldest, 0.0
         full = [k for k, q in self._queues.items() if len(q) >= self.size]
         if full:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ __all__ = ["Heartbeat", "Verdict", "check"]
 
 
 class Heartbeat:
-    """Writes a worker's vitals, at most once a period.
+    """Writes a worker's vitals once a period, and whenever it connects, disconnects or stops.
 
     Args:
         path: The file; its directory must exist. A read-only root needs a tmpfs there.
@@ -31,6 +32,7 @@ class Heartbeat:
         self.period_s = period_s
         self._clock = clock
         self._next = 0.0
+        self._said = (False, False)
 
     def beat(self, vitals: Vitals) -> None:
         """Write, if it is time.
@@ -40,9 +42,11 @@ class Heartbeat:
         """
         now = self._clock()
         # A clock that was set back must not silence the heart.
-        if self._next - self.period_s <= now < self._next:
+        spaced = not self._next - self.period_s <= now < self._next
+        news = vitals.connected, vitals.draining
+        if not spaced and news == self._said:
             return
-        self._next = now + self.period_s
+        self._next, self._said = now + self.period_s, news
         state = {
             "at": now,
             "connected": vitals.connected,
@@ -61,7 +65,8 @@ class Heartbeat:
 
     def remove(self) -> None:
         """Delete the file, so that a stopped worker does not look alive."""
-        self.path.unlink(missing_ok=True)
+        with suppress(OSError):
+            self.path.unlink()
 
 
 @dataclass(frozen=True)
@@ -89,7 +94,8 @@ def check(
 
     Args:
         path: The file.
-        max_age_s: Older beats mean that the loop hangs.
+        max_age_s: Older beats mean that the loop hangs; so do beats that far in the future, since
+            a worker beats again at once when the clock was set back.
         max_engine_s: A batch longer than this means that the engine hangs.
         alive_only: Do not ask for a connection: restarting a worker heals no broker.
         now: Unix time; default the present.
@@ -106,6 +112,8 @@ def check(
         return Verdict(False, f"the heartbeat at {path} cannot be read ({error})")
     if age > max_age_s:
         return Verdict(False, f"the last heartbeat is {age:.0f} s old: the worker hangs")
+    if age < -max_age_s:
+        return Verdict(False, f"the last heartbeat is {-age:.0f} s ahead of the clock")
     if engine_s > max_engine_s:
         return Verdict(False, f"a batch has been in the engine for {engine_s:.0f} s")
     if not connected and not alive_only:

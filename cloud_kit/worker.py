@@ -222,6 +222,7 @@ class Worker:
     def _drain(self) -> bool:
         """Finish what was taken, hold back what would bring more, then acknowledge it all."""
         self._replies.hold()
+        self._batcher.hurry()
         until = self._clock() + self.settings.drain_s
         while (self._replies.owned or not self._link.events.empty()) and self._connected:
             if self._clock() >= until:

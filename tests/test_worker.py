@@ -358,6 +358,17 @@ def test_a_stopping_worker_finishes_what_it_took():
     assert not b.link.connected
 
 
+def test_a_stopping_worker_does_not_wait_for_company():
+    with bench(wait_s=600.0, batch=4) as b:
+        b.send(message(0), 0)
+        while b.worker.counters["admitted"] < 1:
+            assert not threading.Event().wait(0.01)
+        assert b.worker.counters["inferred"] == 0
+        b.stop()
+    assert b.clean
+    assert b.result().label == 0
+
+
 def test_a_stopping_worker_gives_up_in_bounded_time():
     running, go = threading.Event(), threading.Event()
 

@@ -17,11 +17,12 @@ import pytest
 from cloud_kit.broker import broker_process
 from cloud_kit.cli import cli
 from cloud_kit.health import Heartbeat, check
-from cloud_kit.service import state_topic
+from cloud_kit.models import open_models
+from cloud_kit.service import serve, state_topic
 from cloud_kit.settings import PASSWORD, Settings, read_password
 from cloud_kit.worker import Vitals, WorkerSettings
 from edge_kit.errors import ConfigError, LinkError
-from edge_kit.link import Connected, Delivery, Subscription
+from edge_kit.link import Connected, Delivery, Published, Subscription
 from edge_kit.link.mqtt import BrokerAddress, MqttLink
 from edge_kit.wire import Refusal, ResultMessage, Topics
 from tests.messages import TIMEOUT, message, sample_id
@@ -200,6 +201,47 @@ def test_beats_are_spaced_and_survive_a_clock_that_is_set_back(tmp_path):
     assert at == [100.0, 100.0, 102.5, 50.0]
 
 
+def test_a_change_is_written_at_once(tmp_path):
+    path = tmp_path / "beat"
+    heart = Heartbeat(path, period_s=2.0, clock=lambda: 100.0)
+    for vitals in (Vitals(False, 0.0, False), WELL, Vitals(True, 0.0, True)):
+        heart.beat(vitals)
+        state = json.loads(path.read_text())
+        assert (state["connected"], state["draining"]) == (vitals.connected, vitals.draining)
+
+
+def test_a_beat_from_the_future_is_no_sign_of_life(tmp_path):
+    path = tmp_path / "beat"
+    Heartbeat(path, clock=lambda: 4000.0).beat(WELL)
+    assert "ahead of the clock" in check(path, now=400.0).detail
+
+
+def test_a_worker_whose_health_file_cannot_be_written_does_not_start(tiny_bundle, tmp_path):
+    args = ["worker", "--bundle", str(tiny_bundle.root), "--health-file", str(tmp_path / "no/beat")]
+    done = run(*args)
+    assert done.returncode == 2
+    assert "cannot be written" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.broker
+def test_a_health_file_that_cannot_be_written_any_more_does_not_end_a_worker(
+    mosquitto, tiny_bundle, tmp_path
+):
+    place = tmp_path / "health"
+    place.mkdir()
+    args = ["--bundle", str(tiny_bundle.root), "--broker", mosquitto.url, "--json"]
+    args += ["--health-file", str(place / "beat"), "--report-s", "0.2"]
+    with process("worker", *args) as worker:
+        worker.wait_for("connected")
+        (place / "beat").unlink()
+        place.rmdir()
+        said = worker.process.stderr.readline()
+        assert "cannot be written" in said
+        assert worker.process.poll() is None
+        assert worker.end() == 0
+
+
 def test_a_health_file_that_cannot_be_written_is_named(tmp_path):
     with pytest.raises(ConfigError, match="cannot be written"):
         Heartbeat(tmp_path / "missing/beat").beat(WELL)
@@ -261,6 +303,52 @@ def test_a_worker_without_a_broker_keeps_trying_and_still_stops(tiny_bundle, num
     with process("worker", *args) as worker:
         worker.wait_for("counters")
         assert worker.end(number) == 0
+
+
+def test_a_signal_while_bundles_load_is_not_lost(monkeypatch, tiny_bundle):
+    """The first process of a container has no default action to fall back to."""
+
+    def load(bundles, threads):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return open_models(bundles, threads)
+
+    monkeypatch.setattr("cloud_kit.service.open_models", load)
+    address = BrokerAddress.parse(f"mqtt://127.0.0.1:{free_port()}")
+    before = signal.getsignal(signal.SIGTERM)
+    events: list[dict] = []
+    assert serve(Settings((tiny_bundle.root,), address), events.append)
+    assert [e["event"] for e in events] == ["starting", "stopped"]
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.broker
+def test_a_second_signal_ends_a_worker_that_drains(mosquitto, tiny_bundle):
+    args = ["--bundle", str(tiny_bundle.root), "--broker", mosquitto.url, "--report-s", "0.1"]
+    args += ["--drain-s", "600", "--batch", "64", "--wait-ms", "60000", "--json"]
+    link = MqttLink(mosquitto.address, "cam-1")
+    topics = Topics("cam-1")
+    with process("worker", *args) as worker:
+        worker.wait_for("connected")
+        link.start()
+        try:
+            assert isinstance(link.events.get(timeout=TIMEOUT), Connected)
+            link.publish(
+                topics.features,
+                message(1, model=tiny_bundle.manifest.wire_id),
+                correlation=sample_id(1),
+                response_topic=topics.results,
+            )
+            while worker.wait_for("counters")["received"] < 1:
+                pass
+            os.kill(mosquitto.pid, signal.SIGSTOP)  # so that the answer is never acknowledged
+            worker.process.send_signal(signal.SIGTERM)
+            while worker.wait_for("counters")["inferred"] < 1:
+                pass
+            assert worker.process.poll() is None
+            assert worker.end() == -signal.SIGTERM
+        finally:
+            os.kill(mosquitto.pid, signal.SIGCONT)
+            link.stop()
 
 
 def test_a_worker_without_a_bundle_says_how_to_name_one():
