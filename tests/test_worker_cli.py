@@ -22,7 +22,7 @@ from cloud_kit.service import serve, state_topic
 from cloud_kit.settings import PASSWORD, Settings, read_password
 from cloud_kit.worker import Vitals, WorkerSettings
 from edge_kit.errors import ConfigError, LinkError
-from edge_kit.link import Connected, Delivery, Published, Subscription
+from edge_kit.link import Connected, Delivery, Subscription
 from edge_kit.link.mqtt import BrokerAddress, MqttLink
 from edge_kit.wire import Refusal, ResultMessage, Topics
 from tests.messages import TIMEOUT, message, sample_id
