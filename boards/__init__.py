@@ -1,4 +1,4 @@
-"""Board data, SD-card images and flashing. Nothing here yet but the name."""
+"""Board data, and SD-card images: to build, to flash, to boot."""
 
 from __future__ import annotations
 

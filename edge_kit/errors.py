@@ -10,8 +10,9 @@
     ├── LinkError               6   the broker, the network, certificates, credentials
     ├── SpoolError              7   the durable queue on the device: disk, permissions, schema
     ├── DecodeError             8   a message that breaks the wire format
-    └── ExportError             9   a model or a data set that cannot be exported
-        └── GateError          10   a finished export whose figures miss their budget
+    ├── ExportError             9   a model or a data set that cannot be exported
+    │   └── GateError          10   a finished export whose figures miss their budget
+    └── ImageError             11   a board's image, or the card that it goes to
 
 A message says what happened, to what, and what to do next.
 """
@@ -28,6 +29,7 @@ __all__ = [
     "EngineError",
     "ExportError",
     "GateError",
+    "ImageError",
     "LinkError",
     "MissingExtraError",
     "SourceError",
@@ -147,3 +149,9 @@ class GateError(ExportError):
         self.figure = figure
         self.measured = measured
         self.budget = budget
+
+
+class ImageError(EdgeKitError):
+    """A board's image that is damaged, or a card that cannot or must not be written."""
+
+    exit_code = 11

@@ -1,0 +1,189 @@
+"""The block devices of this machine, as ``lsblk --json --bytes --output-all`` tells of them.
+
+Parsing is pure, so that guards are tested on what other machines said. Old versions of lsblk write
+numbers and flags as text and know one mount point only; all versions are read alike.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from edge_kit.errors import ImageError
+
+__all__ = ["Disk", "find", "parse_disks", "read_disks", "walk"]
+
+_TIMEOUT_S = 30
+# A device stands below a parent a few levels at most; more is damage or malice.
+_DEEPEST = 32
+
+
+@dataclass(frozen=True)
+class Disk:
+    """One block device with what lies on it.
+
+    Attributes:
+        name: The kernel's name, such as ``sdb``.
+        path: Such as ``/dev/sdb``.
+        kind: lsblk's TYPE: ``disk``, ``part``, ``loop``, ``crypt``, ``lvm``, ``raid1``, ...
+        size: Bytes; 0 for a card reader without a card.
+        read_only: Whether the kernel refuses to write.
+        removable: The medium can be taken out (RM).
+        hotplug: The device can be taken off (HOTPLUG).
+        bus: TRAN: ``usb``, ``mmc``, ``sata``, ``nvme``, ...; empty where unknown.
+        model: Maker and model; may be empty.
+        serial: Serial number; may be empty.
+        number: ``major:minor``.
+        table: Partition table, ``dos`` or ``gpt``; may be empty.
+        filesystem: What its first bytes say it holds; may be empty.
+        label: The file system's label; may be empty.
+        uuid: The file system's id; may be empty.
+        mounts: Where it is mounted; ``[SWAP]`` for swap in use.
+        children: What stands on it: partitions, mappings, arrays.
+    """
+
+    name: str
+    path: str
+    kind: str
+    size: int
+    read_only: bool
+    removable: bool
+    hotplug: bool
+    bus: str
+    model: str
+    serial: str
+    number: str
+    table: str
+    filesystem: str
+    label: str
+    uuid: str
+    mounts: tuple[str, ...]
+    children: tuple[Disk, ...]
+
+    def everything(self) -> Iterator[Disk]:
+        """Yield this device, then all that stands on it."""
+        yield self
+        for child in self.children:
+            yield from child.everything()
+
+    @property
+    def contents(self) -> str:
+        """Return a few words on what it holds."""
+        parts = [d for d in self.everything() if d.filesystem]
+        if not parts:
+            return f"{self.table} partition table" if self.table else "nothing recognized"
+        return ", ".join(f"{d.filesystem} {d.label}".strip() for d in parts)
+
+
+def walk(disks: tuple[Disk, ...]) -> Iterator[Disk]:
+    """Yield every device of all trees; one that has two parents comes twice."""
+    for disk in disks:
+        yield from disk.everything()
+
+
+def find(disks: tuple[Disk, ...], path: str) -> Disk:
+    """Return the device that a person named, by path, link or bare name.
+
+    Raises:
+        ImageError: There is none.
+    """
+    wanted = path if "/" in path else f"/dev/{path}"
+    real = os.path.realpath(wanted)  # /dev/disk/by-id/... are links
+    for disk in walk(disks):
+        if disk.path in (wanted, real) or f"/dev/{disk.name}" in (wanted, real):
+            return disk
+    raise ImageError(
+        f"{path} is no block device of this machine",
+        "put the card in and list the candidates: edge-kit image flash",
+    )
+
+
+def read_disks() -> tuple[Disk, ...]:
+    """Ask lsblk.
+
+    Raises:
+        ImageError: It is not installed or fails.
+    """
+    command = ["lsblk", "--json", "--bytes", "--output-all"]
+    # The keys and numbers of some versions follow the locale.
+    env = {**os.environ, "LC_ALL": "C"}
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=env, timeout=_TIMEOUT_S, check=True
+        )
+    except FileNotFoundError:
+        raise ImageError(
+            "lsblk is not installed, and without it no disk can be told from another",
+            "install util-linux; flashing works on Linux only",
+        ) from None
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ImageError(f"lsblk fails: {error}") from None
+    return parse_disks(done.stdout)
+
+
+def parse_disks(text: str) -> tuple[Disk, ...]:
+    """Read lsblk's JSON.
+
+    Raises:
+        ImageError: It is no such JSON.
+    """
+    try:
+        rows = json.loads(text)["blockdevices"]
+        return tuple(_disk(row) for row in _nested(rows))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ImageError(f"lsblk's answer cannot be read: {error!r}") from None
+
+
+def _nested(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Put rows of a flat list below the parents that they name."""
+    by_name = {row["name"]: row for row in rows}
+    for row in rows:
+        parent = by_name.get(row.get("pkname") or "")
+        if parent is not None and parent is not row:
+            parent.setdefault("children", []).append(row)
+    # A child that named its parent also stays on top: seen twice, which harms nothing.
+    return rows
+
+
+def _disk(row: Mapping[str, Any], depth: int = 0) -> Disk:
+    if depth > _DEEPEST:
+        raise ValueError("devices nest without end")
+    name = row.get("kname") or row["name"]
+    bus = _text(row, "tran")
+    return Disk(
+        name=name,
+        path=_text(row, "path") or f"/dev/{name}",
+        kind=row["type"],
+        size=int(row["size"] or 0),
+        read_only=_flag(row, "ro"),
+        removable=_flag(row, "rm"),
+        hotplug=_flag(row, "hotplug"),
+        # lsblk before 2.39 knows no transport of SD cards.
+        bus=bus or ("mmc" if name.startswith("mmcblk") else ""),
+        model=" ".join(f"{_text(row, 'vendor')} {_text(row, 'model')}".split()),
+        serial=_text(row, "serial"),
+        number=_text(row, "maj:min"),
+        table=_text(row, "pttype"),
+        filesystem=_text(row, "fstype"),
+        label=_text(row, "label"),
+        uuid=_text(row, "uuid"),
+        mounts=_mounts(row),
+        children=tuple(_disk(child, depth + 1) for child in row.get("children") or ()),
+    )
+
+
+def _mounts(row: Mapping[str, Any]) -> tuple[str, ...]:
+    points = [*(row.get("mountpoints") or ()), row.get("mountpoint")]
+    return tuple(dict.fromkeys(p for p in points if p))
+
+
+def _text(row: Mapping[str, Any], key: str) -> str:
+    return str(row.get(key) or "").strip()
+
+
+def _flag(row: Mapping[str, Any], key: str) -> bool:
+    return str(row.get(key)).lower() in ("1", "true")

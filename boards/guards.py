@@ -1,0 +1,170 @@
+"""Which block devices must not be overwritten, and why: pure functions over what lsblk said.
+
+Three kinds of objection. *Never*: the device is in use, or an image cannot go there at all. *Unless
+forced*: it looks like something else than a card, such as an internal disk; a person who means it
+says so with ``--force-device`` and its name. And none, for a plain card or stick.
+
+They see what lsblk saw a moment ago. `boards.card` opens the device exclusively afterwards, with
+which the kernel refuses whatever is mounted or claimed by then, in any container.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from boards.disks import Disk, walk
+
+__all__ = ["LARGEST", "Objection", "candidates", "may_flash", "objections"]
+
+# Cards for boards are sold up to 256 GB; a larger USB disk is more likely somebody's backup.
+LARGEST = 300 * 10**9
+
+_WHOLE = "disk"
+_PARTITION = "part"
+# Where cards and sticks are; anything else is built in, or far away.
+_BUSES = ("usb", "mmc")
+# Signatures of volumes that other disks belong to, when nothing uses them at the moment.
+_MEMBERS = {
+    "LVM2_member": "LVM", "LVM1_member": "LVM", "linux_raid_member": "a RAID array",
+    "isw_raid_member": "a RAID array", "ddf_raid_member": "a RAID array",
+    "crypto_LUKS": "encryption", "BitLocker": "encryption", "VMFS_volume_member": "VMFS",
+    "DM_snapshot_cow": "a snapshot", "DM_integrity": "dm-integrity", "stratis": "Stratis",
+}  # fmt: skip
+# In use without any trace in lsblk: their kernel modules hold the disks, not the device mapper.
+_SILENT = {"zfs_member": "ZFS", "ceph_bluestore": "Ceph", "bcachefs": "bcachefs",
+           "bcache": "bcache", "drbd": "DRBD", "oracleasm": "Oracle ASM"}  # fmt: skip
+_POOLED = ("btrfs", "bcachefs")
+_EMMC_EXTRA = re.compile(r"mmcblk\d+(boot\d+|rpmb|gp\d+)$")
+
+
+@dataclass(frozen=True)
+class Objection:
+    """One reason against a target.
+
+    Attributes:
+        code: A short stable word, such as ``system``.
+        why: The rest of a sentence that begins with the device's path.
+        forcible: Whether ``--force-device`` overrules it.
+    """
+
+    code: str
+    why: str
+    forcible: bool = False
+
+
+def objections(
+    target: Disk, disks: tuple[Disk, ...], need: int = 0, *, loops: bool = False
+) -> tuple[Objection, ...]:
+    """Return all that speaks against overwriting `target`, the gravest first.
+
+    Args:
+        target: One of `disks`, or of what stands on them.
+        disks: All of the machine's.
+        need: Bytes that the image takes; 0 when that is not known yet.
+        loops: Allow loop devices that nothing uses; for tests.
+    """
+    loop = loops and target.kind == "loop"
+    found = [
+        *_used(target, disks),
+        *_unfit(target, need, loop),
+        *([] if loop else _unlike_a_card(target, disks)),
+    ]
+    return tuple(sorted(found, key=lambda o: o.forcible))
+
+
+def may_flash(found: tuple[Objection, ...], *, forced: bool) -> bool:
+    """Return whether these objections leave a way."""
+    return all(o.forcible and forced for o in found)
+
+
+def candidates(
+    disks: tuple[Disk, ...], *, loops: bool = False
+) -> tuple[tuple[Disk, tuple[Objection, ...]], ...]:
+    """Return whole devices with what speaks against each, good ones first."""
+    kinds = (_WHOLE, "loop") if loops else (_WHOLE,)
+    rows = [(d, objections(d, disks, loops=loops)) for d in disks if d.kind in kinds]
+    return tuple(sorted(rows, key=lambda row: len(row[1])))
+
+
+def _used(target: Disk, disks: tuple[Disk, ...]) -> Iterator[Objection]:
+    parts = tuple(target.everything())
+    names = {d.name for d in parts}
+    # A device of several parents may carry its mounts at one of them only.
+    twins = tuple(d for d in walk(disks) if d.name in names)
+    mounts = sorted({m for d in (*parts, *twins) for m in d.mounts})
+    above = _system_disks(disks)
+    if names & above:
+        yield Objection("system", "belongs to the disk from which this system runs")
+    if "[SWAP]" in mounts:
+        yield Objection("swap", "is in use as swap; end that with: swapoff")
+    if points := [m for m in mounts if m != "[SWAP]"]:
+        yield Objection("mounted", f"is mounted at {', '.join(points)}; unmount it with: umount")
+    # Not by kind alone: bcache's own devices are of kind disk.
+    if holders := sorted({d.name for d in parts if d.kind != _PARTITION} - {target.name}):
+        yield Objection("held", f"is in use by {', '.join(holders)}")
+    pools = {d.uuid for d in walk(disks) if d.mounts and d.filesystem in _POOLED and d.uuid}
+    if any(d.uuid in pools for d in parts):
+        yield Objection("pool", "is one of several disks of a file system that is mounted")
+    if silent := sorted({_SILENT[d.filesystem] for d in parts if d.filesystem in _SILENT}):
+        yield Objection(
+            "silent",
+            f"was part of {', '.join(silent)}, and whether it still is cannot be seen from here; "
+            "if not, clear it with: wipefs --all",
+        )
+
+
+def _system_disks(disks: tuple[Disk, ...]) -> set[str]:
+    """Return the names of all devices that have / on them, or stand beside it on one disk."""
+    found: set[str] = set()
+    for disk in disks:
+        if any(_is_system(d) for d in disk.everything()):
+            found |= {d.name for d in disk.everything()}
+    return found
+
+
+def _is_system(disk: Disk) -> bool:
+    return any(
+        m in ("/", "/usr", "/nix/store", "/sysroot", "/cdrom")
+        or m.startswith(("/boot", "/efi", "/run/live", "/run/initramfs"))
+        for m in disk.mounts
+    )
+
+
+def _unfit(target: Disk, need: int, loop: bool) -> Iterator[Objection]:
+    if target.kind == _PARTITION:
+        yield Objection("partition", "is a partition; an image takes the whole device")
+    elif target.kind != _WHOLE and not loop:
+        yield Objection("kind", f"is no disk but of kind {target.kind}")
+    if _EMMC_EXTRA.match(target.name):
+        yield Objection("emmc-boot", "is the boot area of soldered flash memory")
+    if re.match(r"(zram|ram|loop|fd|sr|md|dm-|nbd|rbd|drbd|zd)\d", target.name) and not loop:
+        yield Objection("virtual", "is no card but a device that software makes")
+    if target.read_only:
+        yield Objection("read-only", "is read-only; look for the card's lock switch")
+    if target.size == 0:
+        yield Objection("empty", "has no medium in it")
+    elif target.size < need:
+        yield Objection(
+            "small", f"is too small: {target.size:,} bytes, and the image takes {need:,}"
+        )
+
+
+def _unlike_a_card(target: Disk, disks: tuple[Disk, ...]) -> Iterator[Objection]:
+    if target.bus not in _BUSES or not (target.removable or target.hotplug):
+        bus = target.bus or "an unknown bus"
+        yield Objection("fixed", f"is no removable medium (it is on {bus})", True)
+    elif any(d.name == f"{target.name}boot0" for d in walk(disks)):
+        yield Objection("emmc", "is flash memory soldered to this board, not a card", True)
+    if target.size > LARGEST:
+        yield Objection("large", f"is larger than cards are ({target.size / 1e9:,.0f} GB)", True)
+    if members := sorted(
+        {_MEMBERS[d.filesystem] for d in target.everything() if d.filesystem in _MEMBERS}
+    ):
+        yield Objection("member", f"is a member of {', '.join(members)}", True)
+    if not any("/" in d.mounts for d in walk(disks)):
+        # In a container, or with / on ZFS or on the network, no disk shows what it is used for.
+        yield Objection(
+            "blind", "cannot be told from the system disk, since / is on no disk seen here", True
+        )
