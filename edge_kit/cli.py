@@ -24,6 +24,7 @@ _BUILT_IN = {
     "run": "Classify frames on this device; send what it is not sure of.",
     "demo": "Show device, broker and worker on this machine.",
     "doctor": "Say what this board can do and what is amiss.",
+    "bench": "Measure how fast, how hot and how right a board runs a bundle.",
     "bundle": "Show, verify or pack a bundle.",
 }
 

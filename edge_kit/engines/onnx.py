@@ -35,6 +35,8 @@ class OnnxEngine:
         path: The ``.onnx`` file.
         file: What the manifest says of it.
         threads: Size of the thread pool, from 1.
+        profile: Start of the name of a trace of every operator, which slows the model down; None
+            for none. `end_profile` finishes it.
 
     Raises:
         MissingExtraError: onnxruntime is not installed.
@@ -43,7 +45,9 @@ class OnnxEngine:
 
     name = "onnx"
 
-    def __init__(self, path: Path, file: EngineFile, threads: int) -> None:
+    def __init__(
+        self, path: Path, file: EngineFile, threads: int, *, profile: Path | None = None
+    ) -> None:
         try:
             import onnxruntime as ort  # type: ignore[import-untyped]
         except ImportError as error:
@@ -57,6 +61,9 @@ class OnnxEngine:
         options.log_severity_level = _ERRORS_ONLY
         # Its workers otherwise spin between two frames and burn an idle core.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        if profile is not None:
+            options.enable_profiling = True
+            options.profile_file_prefix = str(profile)
         # The runtime's exceptions have no common base below Exception.
         try:
             self._session: Any = ort.InferenceSession(
@@ -81,6 +88,10 @@ class OnnxEngine:
             rows = [self._call({k: v[i : i + 1] for k, v in tensors.items()}) for i in range(n)]
             return {k: np.concatenate([row[k] for row in rows]) for k in self._names}
         return self._call(tensors)
+
+    def end_profile(self) -> Path:
+        """Finish the trace that `profile` asked for and return its file."""
+        return Path(self._session.end_profiling())
 
     def close(self) -> None:
         """Free the session and its threads."""

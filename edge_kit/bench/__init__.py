@@ -1,0 +1,9 @@
+"""`edge-kit bench`: how fast, how hot and how right a board runs a bundle."""
+
+from __future__ import annotations
+
+from edge_kit.bench.plan import Plan, run_plan
+from edge_kit.bench.report import Report
+from edge_kit.bench.trial import Effort
+
+__all__ = ["Effort", "Plan", "Report", "run_plan"]

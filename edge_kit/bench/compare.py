@@ -1,0 +1,165 @@
+"""Rank several boards or versions, where that is fair, and say why where it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from edge_kit.bench.measurement import Configuration, Measurement
+from edge_kit.bench.report import Report
+from edge_kit.errors import UsageError
+
+__all__ = ["Comparison", "Entry", "Group", "compare"]
+
+# Medians nearer than this share a rank; repeated runs on one quiet board differ by as much.
+TIE = 0.05
+FEWEST_CALLS = 20
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One measurement among comparable ones.
+
+    Attributes:
+        label: Whose it is: the file's name.
+        board: The board's.
+        version: Of edge-kit and of the engine.
+        measurement: The figures.
+        unfit: Why it is not ranked; empty when it is.
+        rank: From 1; None when it is not ranked.
+    """
+
+    label: str
+    board: str
+    version: str
+    measurement: Measurement
+    unfit: str
+    rank: int | None = None
+
+
+@dataclass(frozen=True)
+class Group:
+    """Measurements of the same work: one model, engine, precision and number of threads.
+
+    Attributes:
+        model: First 16 digits of the model hash.
+        configuration: Any of them.
+        entries: Ranked ones first, fastest first.
+    """
+
+    model: str
+    configuration: Configuration
+    entries: Sequence[Entry]
+
+    @property
+    def ranked(self) -> bool:
+        """Return whether at least two could be ranked."""
+        return any(e.rank is not None for e in self.entries)
+
+    @property
+    def title(self) -> str:
+        """Return what they have in common."""
+        return f"{self.configuration.full_title}, model {self.model}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What came out.
+
+    Attributes:
+        groups: Those with a ranking first.
+    """
+
+    groups: Sequence[Group]
+
+    @property
+    def ranked(self) -> bool:
+        """Return whether anything could be ranked."""
+        return any(group.ranked for group in self.groups)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the documented form."""
+        return {"groups": [_group_json(g) for g in self.groups]}
+
+
+def compare(reports: Mapping[str, Report]) -> Comparison:
+    """Sort measurements into groups of the same work, and rank within each.
+
+    Args:
+        reports: By label, at least two.
+
+    Raises:
+        UsageError: There are fewer than two.
+    """
+    if len(reports) < 2:
+        raise UsageError("one benchmark cannot be compared", "give two files or more")
+    sorted_out: dict[tuple[str, str, str, str, int], list[Entry]] = {}
+    for label, report in reports.items():
+        for m in report.measurements:
+            c = m.configuration
+            key = (report.model_hash, c.role, c.engine, c.precision, c.threads)
+            version = f"{report.version}, {m.runtime}" if m.runtime else report.version
+            entry = Entry(label, report.board_name, version, m, _unfit(m))
+            sorted_out.setdefault(key, []).append(entry)
+    groups = [
+        Group(key[0][:16], entries[0].measurement.configuration, _rank(entries))
+        for key, entries in sorted_out.items()
+    ]
+    return Comparison(sorted(groups, key=lambda g: not g.ranked))
+
+
+def _unfit(m: Measurement) -> str:
+    """Return why a measurement says nothing about its board."""
+    if m.inference is None:
+        return f"failed: {m.error}"
+    if m.marks:
+        return "; ".join(m.marks)
+    if m.inference.count < FEWEST_CALLS:
+        return f"only {m.inference.count} calls, fewer than {FEWEST_CALLS}"
+    return ""
+
+
+def _rank(entries: Sequence[Entry]) -> list[Entry]:
+    fit = sorted((e for e in entries if not e.unfit), key=_p50)
+    unfit = [e for e in entries if e.unfit]
+    if len(fit) < 2:
+        why = "nothing to rank it against: no other file measured the same work undisturbed"
+        return [*(_with(e, why, None) for e in fit), *unfit]
+    ranked = []
+    for entry in fit:
+        # One behind all that are faster by more than the tie.
+        faster = sum(_p50(other) * (1 + TIE) < _p50(entry) for other in fit)
+        ranked.append(_with(entry, "", faster + 1))
+    return [*ranked, *unfit]
+
+
+def _with(e: Entry, unfit: str, rank: int | None) -> Entry:
+    return Entry(e.label, e.board, e.version, e.measurement, unfit, rank)
+
+
+def _p50(entry: Entry) -> float:
+    inference = entry.measurement.inference
+    return float("inf") if inference is None else inference.p50
+
+
+def _group_json(group: Group) -> dict[str, Any]:
+    c = group.configuration
+    return {
+        "model": group.model,
+        "role": c.role,
+        "engine": c.engine,
+        "precision": c.precision,
+        "threads": c.threads,
+        "entries": [
+            {
+                "label": e.label,
+                "board": e.board,
+                "version": e.version,
+                "rank": e.rank,
+                "unfit": e.unfit,
+                "inference_ms": e.measurement.inference and e.measurement.inference.to_json(),
+            }
+            for e in group.entries
+        ],
+    }

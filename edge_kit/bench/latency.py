@@ -1,0 +1,132 @@
+"""How long calls of an engine take, and the engine that takes the time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_kit.engines.engine import Engine, Tensors
+from edge_kit.tensors import TensorSpec
+
+__all__ = ["Latency", "TimedEngine", "run_calls"]
+
+
+@dataclass(frozen=True)
+class Latency:
+    """A distribution, milliseconds.
+
+    Attributes:
+        count: Calls.
+        minimum: The fastest.
+        p50: Median; percentiles are interpolated linearly.
+        p90: 90th percentile.
+        p99: 99th percentile; of fewer than 100 calls it is nearly the slowest.
+        maximum: The slowest.
+        mean: Arithmetic mean.
+        std: Standard deviation.
+    """
+
+    count: int
+    minimum: float
+    p50: float
+    p90: float
+    p99: float
+    maximum: float
+    mean: float
+    std: float
+
+    @classmethod
+    def of(cls, seconds: Sequence[float]) -> Latency:
+        """Summarize at least one duration, given in seconds."""
+        ms = np.asarray(seconds, np.float64) * 1e3
+        p50, p90, p99 = (float(v) for v in np.percentile(ms, (50, 90, 99)))
+        low, high = float(ms.min()), float(ms.max())
+        return cls(len(ms), low, p50, p90, p99, high, float(ms.mean()), float(ms.std()))
+
+    def to_json(self) -> dict[str, float]:
+        """Return the documented form."""
+        return {
+            "count": self.count,
+            "min": round(self.minimum, 4),
+            "p50": round(self.p50, 4),
+            "p90": round(self.p90, 4),
+            "p99": round(self.p99, 4),
+            "max": round(self.maximum, 4),
+            "mean": round(self.mean, 4),
+            "std": round(self.std, 4),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Latency:
+        """Read the documented form.
+
+        Raises:
+            KeyError, TypeError, ValueError: A field is missing or makes no sense.
+        """
+        names = ("min", "p50", "p90", "p99", "max", "mean", "std")
+        return cls(int(data["count"]), *(float(data[name]) for name in names))
+
+
+class TimedEngine:
+    """An engine that notes how long each call took.
+
+    All figures come through it, those of speed and those of accuracy, so both are of the same code.
+
+    Args:
+        engine: Does the work; closed with this.
+
+    Attributes:
+        seconds: One duration a call, oldest first; take them with `take`.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.name = engine.name
+        self.threads = engine.threads
+        self.inputs: Mapping[str, TensorSpec] = engine.inputs
+        self.outputs: Mapping[str, TensorSpec] = engine.outputs
+        self.seconds: list[float] = []
+        self._engine = engine
+
+    def run(self, tensors: Tensors) -> dict[str, NDArray[Any]]:
+        """Run one batch and note the time; errors as the engine's."""
+        began = time.perf_counter()
+        out = self._engine.run(tensors)
+        self.seconds.append(time.perf_counter() - began)
+        return out
+
+    def take(self) -> list[float]:
+        """Return the durations since the last time, and forget them."""
+        taken, self.seconds = self.seconds, []
+        return taken
+
+    def close(self) -> None:
+        """Close the engine."""
+        self._engine.close()
+
+
+def run_calls(
+    engine: TimedEngine,
+    call: Callable[[int], object],
+    count: int,
+    max_secs: float = float("inf"),
+) -> list[float]:
+    """Call ``call(0)``, ``call(1)``, … and return how long the engine took in each.
+
+    Args:
+        engine: Which `call` runs once.
+        call: Runs one frame; told its number.
+        count: Calls.
+        max_secs: No call begins after so long, but for the first.
+    """
+    engine.take()
+    end = time.perf_counter() + max_secs
+    for index in range(count):
+        call(index)
+        if time.perf_counter() >= end:
+            break
+    return engine.take()

@@ -1,0 +1,98 @@
+"""A benchmark as one HTML page that needs no network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from edge_kit.bench.card import HEAD, facts, notes, row
+from edge_kit.bench.measurement import Layer, Measurement
+from edge_kit.bench.plots import Series, calls_over_time, latency_bars, stage_bars
+from edge_kit.bench.report import Report
+
+__all__ = ["page"]
+
+_MOST_LAYERS = 25
+_STYLE = """
+body{font:16px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:64rem;padding:0 1rem;
+  color:#1c2733}
+h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2rem}
+.wide{overflow-x:auto}
+table{border-collapse:collapse;font-size:.9rem}
+td,th{padding:.3rem .7rem;text-align:right;border-bottom:1px solid #d5e0e8;
+  font-variant-numeric:tabular-nums}
+td:first-child,th:first-child,td.mark{text-align:left}
+td.mark{color:#a32020}
+.facts td{text-align:left}
+svg{width:100%;height:auto}
+svg text{font:12px system-ui,sans-serif;fill:#1c2733}
+.marked{background:#fbeceb;border-left:4px solid #a32020;padding:.5rem 1rem}
+"""
+
+
+def page(report: Report) -> str:
+    """Return the page of one board's figures."""
+    good = [m for m in report.measurements if m.inference is not None]
+    title = f"edge-kit bench: {escape(report.board_name)}"
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
+<meta name="viewport" content="width=device-width,initial-scale=1"><style>{_STYLE}</style></head>
+<body><h1>{title}</h1>
+{_facts(report)}
+{_marks(report.measurements)}
+<h2>Figures</h2><div class="wide">{_figures(report.measurements)}</div>
+<h2>Time of a call</h2><p>Bar: median. Thick line: to the 90th percentile; thin line: to the 99th.
+Milliseconds.</p>
+{latency_bars([(_name(m), m.inference) for m in good if m.inference is not None])}
+<h2>Every call, in order</h2><p>Milliseconds. A board that throttles climbs; one that other programs
+disturb is jagged.</p>
+{calls_over_time([Series(_name(m), m.calls_ms) for m in good])}
+<h2>A frame through the whole pipeline</h2><p>Median of each stage, milliseconds.</p>
+{stage_bars([(_name(m), m.pipeline.stages_ms) for m in good if m.pipeline is not None])}
+<h2>Notes</h2><ul>{"".join(f"<li>{escape(n)}</li>" for n in notes(report))}</ul>
+{"".join(_layers(m, m.layers) for m in good if m.layers)}
+</body></html>
+"""
+
+
+def _name(m: Measurement) -> str:
+    return m.configuration.full_title
+
+
+def _facts(report: Report) -> str:
+    rows = "".join(
+        f"<tr><td>{escape(name)}</td><td>{escape(text)}</td></tr>" for name, text in facts(report)
+    )
+    return f'<table class="facts">{rows}</table>'
+
+
+def _marks(measurements: Sequence[Measurement]) -> str:
+    said = [f"{_name(m)}: {mark}" for m in measurements for mark in m.marks]
+    if not said:
+        return ""
+    items = "".join(f"<li>{escape(s)}</li>" for s in said)
+    return f'<div class="marked">Not to be trusted:<ul>{items}</ul></div>'
+
+
+def _figures(measurements: Sequence[Measurement]) -> str:
+    head = "".join(f"<th>{escape(h)}</th>" for h in HEAD)
+    body = ""
+    for m in measurements:
+        *cells, mark = row(m)
+        tds = "".join(f"<td>{escape(c)}</td>" for c in cells)
+        body += f'<tr>{tds}<td class="mark">{escape(mark)}</td></tr>'
+    return f"<table><tr>{head}</tr>{body}</table>"
+
+
+def _layers(m: Measurement, layers: Sequence[Layer]) -> str:
+    rows = "".join(
+        f"<tr><td>{escape(x.operator)}</td><td>{escape(x.name)}</td><td>{escape(x.output)}</td>"
+        f"<td>{x.mean_ms:.3f}</td><td>{x.share:.1%}</td></tr>"
+        for x in layers[:_MOST_LAYERS]
+    )
+    return (
+        f"<h2>Operators of {escape(_name(m))}</h2><p>The slowest {len(layers[:_MOST_LAYERS])} of "
+        f"{len(layers)}, under the profiler, which slows the model down.</p>"
+        "<div class='wide'><table><tr><th>operator</th><th>node</th><th>output</th><th>ms</th>"
+        f"<th>share</th></tr>{rows}</table></div>"
+    )

@@ -1,0 +1,109 @@
+"""Which configurations to measure, and measuring them one after the other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from edge_kit import __version__
+from edge_kit.bench.measurement import Configuration, Measurement
+from edge_kit.bench.report import Report
+from edge_kit.bench.trial import Effort, measure_in_child
+from edge_kit.board import available_cores, read_board
+from edge_kit.bundle import Bundle
+from edge_kit.errors import EngineError
+from edge_kit.manifest import EngineFile
+
+__all__ = ["Plan", "Progress", "default_threads", "run_plan"]
+
+Progress = Callable[[int, int, Configuration], None]
+"""Told the number of a configuration, from 0, of how many, and which it is."""
+
+Measure = Callable[[Bundle, EngineFile, int, Effort], Measurement]
+
+
+def default_threads() -> tuple[int, ...]:
+    """Return 1, 2 and 4, as far as this process has cores."""
+    return tuple(n for n in (1, 2, 4) if n <= max(1, available_cores()))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure.
+
+    Attributes:
+        engines: Only these; empty for all that the bundle has.
+        threads: Each of these numbers.
+        whole: Also the whole float model, which a board would run if it did not split.
+        effort: How much.
+    """
+
+    engines: Sequence[str] = ()
+    threads: Sequence[int] = field(default_factory=default_threads)
+    whole: bool = False
+    effort: Effort = field(default_factory=Effort)
+
+    def files(self, bundle: Bundle) -> list[EngineFile]:
+        """Return the model files to measure.
+
+        Raises:
+            BundleError: No end model suits this board.
+            EngineError: None is for the engines asked for.
+        """
+        files = list(bundle.end_files())
+        if self.whole:
+            files += [f for f in bundle.manifest.engines if f.role == "full"]
+        chosen = [f for f in files if not self.engines or f.engine in self.engines]
+        if not chosen:
+            have = ", ".join(sorted({f.engine for f in files}))
+            raise EngineError(
+                f"{bundle.root} has no model for {' or '.join(self.engines)}", f"it has: {have}"
+            )
+        return chosen
+
+
+def run_plan(
+    bundle: Bundle,
+    plan: Plan,
+    on_progress: Progress = lambda *_: None,
+    *,
+    measure: Measure = measure_in_child,
+) -> Report:
+    """Measure every configuration, each in a process of its own.
+
+    An engine that fails leaves its reason in the report, and the others are measured.
+
+    Args:
+        bundle: An opened bundle.
+        plan: What to measure.
+        on_progress: Told before each.
+        measure: Measures one; injected by tests.
+
+    Raises:
+        BundleError, EngineError: There is nothing to measure.
+        SourceError: The photos are no good.
+    """
+    began, manifest, effort = time.time(), bundle.manifest, plan.effort
+    pairs = [(file, n) for file in plan.files(bundle) for n in plan.threads]
+    found = []
+    for index, (file, threads) in enumerate(pairs):
+        on_progress(index, len(pairs), Configuration.of(file, threads))
+        found.append(measure(bundle, file, threads, effort))
+    return Report(
+        version=__version__,
+        measured_at=began,
+        board=read_board().to_json(),
+        model={
+            "name": manifest.name,
+            "model_hash": manifest.model_hash,
+            "threshold": manifest.exit.threshold,
+        },
+        effort={
+            "runs": effort.runs,
+            "warmup": effort.warmup,
+            "max_secs": effort.max_secs,
+            "frames": effort.frames,
+        },
+        measurements=found,
+    )

@@ -1,0 +1,209 @@
+"""``edge-kit bench``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edge_kit.errors import EdgeKitError, EngineError, UsageError
+
+if TYPE_CHECKING:
+    from edge_kit.bench.report import Report
+    from edge_kit.bundle import Bundle
+
+__all__ = ["bench"]
+
+_PATH = click.Path(path_type=Path)
+_MOST_THREADS = 1024
+
+
+class _MeasureOrCompare(click.Command):
+    """``bench compare …`` compares; ``bench`` followed by anything else measures."""
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        """Hand over to the other command where that is asked for."""
+        if args[:1] == ["compare"]:
+            return compare.make_context(f"{info_name} compare", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+
+def _read_threads(
+    _ctx: click.Context, _param: click.Parameter, value: str | None
+) -> tuple[int, ...] | None:
+    """Read ``1,2,4``."""
+    if value is None:
+        return None
+    try:
+        numbers = [int(n) for n in value.split(",")]
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a list of numbers such as 1,2,4") from None
+    if not all(1 <= n <= _MOST_THREADS for n in numbers):
+        raise click.BadParameter(f"an engine takes 1 to {_MOST_THREADS} threads, not {value}")
+    return tuple(dict.fromkeys(numbers))
+
+
+@click.command(
+    cls=_MeasureOrCompare,
+    epilog="\b\nExamples:\n"
+    "  edge-kit bench model.ekb\n"
+    "  edge-kit bench model.ekb --photos photos/test --profile --html bench.html\n"
+    "  edge-kit bench model.ekb --engine tflite --threads 1,4 --json > pi4.json\n"
+    "  edge-kit bench model.ekb --broker mqtt://server --markdown card.md\n"
+    "  edge-kit bench compare pi4.json pi5.json\n"
+    "\b\nWith --broker a worker has to listen there (cloud-kit worker). A password comes from\n"
+    "--password-file or EDGE_KIT_PASSWORD. What the figures mean: docs/benchmark.md.",
+)
+@click.argument("bundle_path", metavar="BUNDLE", type=_PATH)
+@click.option("--engine", "engines", type=click.Choice(["onnx", "tflite"]), multiple=True,
+              help="Only this engine; repeatable. Default: all that the bundle has.")  # fmt: skip
+@click.option("--threads", callback=_read_threads, metavar="N,N,…",
+              help="Each is measured. Default: 1, 2 and 4, up to the cores.")  # fmt: skip
+@click.option("--runs", type=click.IntRange(1, 1_000_000), default=200, show_default=True,
+              help="Calls of the engine that count.")  # fmt: skip
+@click.option("--warmup", type=click.IntRange(0, 1_000_000), default=10, show_default=True,
+              help="Calls before them that do not.")  # fmt: skip
+@click.option("--max-secs", type=click.FloatRange(0.001, 36_000), default=60.0, show_default=True,
+              help="Most seconds of warm-up, of the calls and of the pipeline, each.")  # fmt: skip
+@click.option("--whole", is_flag=True, help="Also the whole float model, for comparison.")
+@click.option("--photos", type=_PATH, help="A folder for each class: gives top-1.")
+@click.option("--limit", type=click.IntRange(1), help="At most so many photos, classes mixed.")
+@click.option("--frames", type=click.IntRange(1, 1_000_000), default=100, show_default=True,
+              help="Frames of the whole pipeline, and messages with --broker.")  # fmt: skip
+@click.option("--profile", is_flag=True, help="Time of each operator, where the engine tells it.")
+@click.option("--broker", metavar="URL", help="Also bytes and round trip, by this broker.")
+@click.option("--fps", type=click.FloatRange(0.1, 1000), default=5.0, show_default=True,
+              help="Messages a second with --broker.")  # fmt: skip
+@click.option("--device-id", help="With --broker; default: bench- and the host's name.")
+@click.option("--password-file", type=_PATH, help="Password of the broker's user.")
+@click.option("--tls-ca", type=_PATH, help="PEM file of the authorities to trust.")
+@click.option("--tls-cert", type=_PATH, help="PEM file of this client's certificate.")
+@click.option("--tls-key", type=_PATH, help="PEM file of its private key.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@click.option("--markdown", type=_PATH, metavar="FILE", help="Write a card for an issue.")
+@click.option("--html", type=_PATH, metavar="FILE", help="Write a page with plots.")
+def bench(bundle_path: Path, **flags: Any) -> None:
+    """Measure how fast, how hot and how right this board runs a bundle.
+
+    Every model of the bundle that suits this board is measured with every number of threads, each
+    in a process of its own. A run that throttled, or that other programs disturbed, is marked.
+    """
+    # Here, so that `edge-kit bench --help` stays quick.
+    from edge_kit.bench.card import card, table
+    from edge_kit.bench.page import page
+    from edge_kit.bundle import Bundle
+
+    for file in (flags["markdown"], flags["html"]):
+        _check_writable(file)
+    bundle = Bundle.open(bundle_path)
+    report = _measure(bundle, flags)
+    if flags["markdown"] is not None:
+        _write(flags["markdown"], card(report))
+    if flags["html"] is not None:
+        _write(flags["html"], page(report))
+    if flags["as_json"]:
+        click.echo(json.dumps(report.to_json()))
+    else:
+        click.echo(table(report))
+    if report.fastest is None:
+        reasons = "; ".join(dict.fromkeys(m.error for m in report.measurements))
+        raise EngineError(f"nothing could be measured: {reasons}")
+
+
+def _measure(bundle: Bundle, flags: Mapping[str, Any]) -> Report:
+    from dataclasses import replace
+
+    from edge_kit.bench.measurement import Configuration
+    from edge_kit.bench.plan import Plan, default_threads, run_plan
+    from edge_kit.bench.roundtrip import device_name, measure_round_trip
+    from edge_kit.bench.trial import Effort
+    from edge_kit.link.address import BrokerAddress
+
+    broker = flags["broker"]
+    # A mistake in the address should not come to light after minutes of measuring.
+    url = None if broker is None else BrokerAddress.parse(broker).url
+    effort = Effort(
+        runs=flags["runs"], warmup=flags["warmup"], max_secs=flags["max_secs"],
+        frames=flags["frames"], photos=flags["photos"], limit=flags["limit"],
+        profile=flags["profile"],
+    )  # fmt: skip
+    threads = flags["threads"] or default_threads()
+    plan = Plan(flags["engines"], threads, flags["whole"], effort)
+
+    def progress(index: int, total: int, which: Configuration) -> None:
+        click.echo(f"edge-kit: {index + 1} of {total}: {which.full_title}", err=True)
+
+    report = run_plan(bundle, plan, progress)
+    best = report.fastest
+    if url is None or best is None:
+        return report
+    click.echo(f"edge-kit: {flags['frames']} messages to {url} and back", err=True)
+    names = ("password_file", "tls_ca", "tls_cert", "tls_key")
+    given = [(f"--{n.replace('_', '-')}", str(flags[n])) for n in names if flags[n] is not None]
+    trip = measure_round_trip(
+        bundle,
+        best.configuration.engine,
+        best.configuration.threads,
+        broker=url,
+        device_id=flags["device_id"] or device_name(),
+        photos=flags["photos"],
+        frames=flags["frames"],
+        fps=flags["fps"],
+        options=[word for pair in given for word in pair],
+    )
+    return replace(report, round_trip=trip)
+
+
+@click.command(
+    epilog="\b\nExample:\n  edge-kit bench compare pi4.json pi5.json\n"
+    "\b\nFiles come from: edge-kit bench BUNDLE --json > FILE"
+)
+@click.argument("files", nargs=-1, required=True, type=_PATH)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def compare(files: tuple[Path, ...], as_json: bool) -> None:
+    """Rank boards or versions by the median time of a call.
+
+    Only the same work is ranked: the same model, engine, precision and number of threads, by runs
+    that nothing throttled or disturbed. The rest is shown with the reason.
+    """
+    from edge_kit.bench.compare import compare as rank
+    from edge_kit.bench.report import Report
+    from edge_kit.bench.standings import standings
+
+    # The name alone when that tells them apart.
+    names = [file.stem for file in files]
+    labels = names if len(set(names)) == len(names) else [str(file) for file in files]
+    if len(set(labels)) != len(labels):
+        raise UsageError("a file is given twice", "give each once")
+    found = rank({label: Report.read(f) for label, f in zip(labels, files, strict=True)})
+    click.echo(json.dumps(found.to_json()) if as_json else standings(found))
+    if not found.ranked:
+        raise UsageError(
+            "nothing here can be ranked: no two files measured the same model, engine, precision "
+            "and threads undisturbed",
+            "measure again on a quiet, cool board with the same bundle and options",
+        )
+
+
+def _check_writable(file: Path | None) -> None:
+    """Complain before minutes of measuring, not after."""
+    if file is not None and (file.is_dir() or not file.parent.is_dir()):
+        what = "it is a directory" if file.is_dir() else f"there is no directory {file.parent}"
+        raise UsageError(f"cannot write {file}: {what}", "name another file")
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise EdgeKitError(f"cannot write {file}: {error.strerror or error}") from None
+    click.echo(f"edge-kit: {file} is written", err=True)
