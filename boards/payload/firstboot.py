@@ -1,0 +1,299 @@
+"""The first boot: from the settings on the boot partition to a device that is itself.
+
+Runs as root before network and service, by ``edge-kit-firstboot.service``. Each step can be done
+again; what fails is told in the journal and tried at the next boot, and secrets stay on the boot
+partition until everything that needs them has worked. Standard library only, see `settings`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from boards.payload.settings import FILE, Settings, SettingsError, dump
+
+__all__ = ["FirstBoot", "device_serial", "main"]
+
+_log = logging.getLogger("edge-kit-firstboot")
+
+USER = "edge-kit"
+ETC = "etc/edge-kit"
+DATA = "var/lib/edge-kit"
+DONE = f"{DATA}/first-boot-done"
+REQUEST = "edge-kit-request.csr"
+BOOT = ("boot/firmware", "boot")
+
+Run = Callable[..., str]
+
+
+class FirstBoot:
+    """All steps on one file system.
+
+    Args:
+        root: Where the system's root lies; another directory in tests.
+        run: Called with a program's words, and ``stdin``; returns its output.
+    """
+
+    def __init__(self, root: Path, run: Run) -> None:
+        self._root = root
+        self._run = run
+        self._boot = next((root / b for b in BOOT if (root / b / FILE).exists()), root / BOOT[0])
+        self.failed: list[str] = []
+
+    def __call__(self) -> bool:
+        """Do what is to be done; return whether all of it worked."""
+        if self._done_with() == self._settings_hash():
+            return True
+        # First, and without settings: more space and own host keys are good in any case.
+        self._step("grow the data partition", self.grow)
+        self._step("make SSH host keys", lambda: self._run("ssh-keygen", "-A"))
+        try:
+            settings = Settings.parse((self._boot / FILE).read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, SettingsError) as error:
+            _log.error("%s cannot be used: %s", self._boot / FILE, error)
+            self.failed.append("read the settings")
+            return False
+        serial = device_serial(self._root)
+        for name, step in (
+            ("set the host name", lambda: self.name(settings, serial)),
+            ("set the time zone", lambda: self.zone(settings)),
+            ("let SSH keys in", lambda: self.ssh(settings)),
+            ("set up Wi-Fi", lambda: self.wifi(settings)),
+            ("place keys and certificates", lambda: self.tls(settings, serial)),
+            ("configure the service", lambda: self.service(settings, serial)),
+        ):
+            self._step(name, step)
+        if not self.failed:
+            self._step("remove secrets from the boot partition", lambda: self.forget(settings))
+        if not self.failed:
+            self._write(DONE, f"{self._settings_hash()}\n", 0o644)
+        return not self.failed
+
+    def _settings_hash(self) -> str:
+        try:
+            return hashlib.sha256((self._boot / FILE).read_bytes()).hexdigest()
+        except OSError:
+            return "none"
+
+    def _done_with(self) -> str:
+        """Return the hash of the settings that are in force; edited ones are taken at a boot."""
+        try:
+            return (self._root / DONE).read_text(encoding="ascii").strip()
+        except OSError:
+            return ""
+
+    def _step(self, name: str, step: Callable[[], object]) -> None:
+        try:
+            step()
+            _log.info("done: %s", name)
+        except (OSError, subprocess.SubprocessError, ValueError) as error:
+            _log.error("failed: %s: %s", name, error)
+            self.failed.append(name)
+
+    def grow(self) -> None:
+        """Let the data partition and its file system fill the card; none is no mistake."""
+        source = self._run("findmnt", "--noheadings", "--output", "SOURCE,TARGET", f"/{DATA}")
+        device, _, _target = source.strip().partition(" ")
+        if not device.startswith("/dev/"):
+            return
+        entry = self._root / "sys/class/block" / Path(device).name
+        number = (entry / "partition").read_text(encoding="ascii").strip()
+        disk = f"/dev/{entry.resolve().parent.name}"
+        self._run("sfdisk", "--no-reread", "--force", "-N", number, disk, stdin=", +\n")
+        self._run("partx", "--update", "--nr", number, disk)
+        self._run("resize2fs", device)
+
+    def name(self, settings: Settings, serial: str) -> None:
+        """Set the host name, for now and for good."""
+        name = settings.hostname.replace("{serial}", serial)
+        self._write("etc/hostname", f"{name}\n", 0o644)
+        hosts = self._root / "etc/hosts"
+        lines = hosts.read_text(encoding="utf-8").splitlines() if hosts.exists() else []
+        kept = [line for line in lines if not line.startswith("127.0.1.1")]
+        self._write("etc/hosts", "\n".join([*kept, f"127.0.1.1\t{name}"]) + "\n", 0o644)
+        self._run("hostname", name)
+
+    def zone(self, settings: Settings) -> None:
+        """Set the time zone.
+
+        Raises:
+            ValueError: This system does not know it.
+        """
+        if not settings.timezone:
+            return
+        if not (self._root / "usr/share/zoneinfo" / settings.timezone).is_file():
+            raise ValueError(f"there is no time zone {settings.timezone}")
+        link = self._root / "etc/localtime"
+        link.unlink(missing_ok=True)
+        link.symlink_to(f"/usr/share/zoneinfo/{settings.timezone}")
+        self._write("etc/timezone", f"{settings.timezone}\n", 0o644)
+
+    def ssh(self, settings: Settings) -> None:
+        """Let the owners of the keys in, and nobody by password."""
+        if settings.ssh_keys:
+            (self._root / "root/.ssh").mkdir(mode=0o700, parents=True, exist_ok=True)
+            text = "\n".join(settings.ssh_keys) + "\n"
+            self._write("root/.ssh/authorized_keys", text, 0o600)
+
+    def wifi(self, settings: Settings) -> None:
+        """Write NetworkManager's connection (its keyfile format) and the radio's country."""
+        place = "etc/NetworkManager/system-connections/edge-kit-wifi.nmconnection"
+        if not settings.ssid:
+            return
+        if not settings.wifi_password and self._has_secret_of(place, settings.ssid):
+            return  # the password was removed from the boot partition at an earlier boot
+        lines = ["[connection]", "id=edge-kit-wifi", f"uuid={_uuid(settings.ssid)}", "type=wifi"]
+        lines += ["", "[wifi]", "mode=infrastructure", f"ssid={_keyfile_bytes(settings.ssid)}"]
+        if settings.wifi_password:
+            password = settings.wifi_password.replace("\\", "\\\\")
+            # GKeyFile strips leading spaces, unless escaped.
+            password = re.sub("^ ", r"\\s", password)
+            lines += ["", "[wifi-security]", "key-mgmt=wpa-psk", f"psk={password}"]
+        lines += ["", "[ipv4]", "method=auto", "", "[ipv6]", "method=auto", ""]
+        self._write(place, "\n".join(lines), 0o600)
+        regulatory = f"options cfg80211 ieee80211_regdom={settings.country}\n"
+        self._write("etc/modprobe.d/edge-kit-wifi.conf", regulatory, 0o644)
+
+    def _has_secret_of(self, place: str, ssid: str) -> bool:
+        file = self._root / place
+        text = file.read_text(encoding="utf-8") if file.exists() else ""
+        return "psk=" in text and f"ssid={_keyfile_bytes(ssid)}\n" in text
+
+    def tls(self, settings: Settings, serial: str) -> None:
+        """Place what was given; make a key and a request for its certificate when told so."""
+        for name, text, mode in (
+            ("ca.pem", settings.ca, 0o644),
+            ("device.crt", settings.certificate, 0o644),
+            ("device.key", settings.key, 0o640),
+        ):
+            if text:
+                self._write(f"{DATA}/tls/{name}", text.rstrip("\n") + "\n", mode, group=USER)
+        if settings.generate_key:
+            self._generate(serial)
+
+    def _generate(self, serial: str) -> None:
+        folder = self._root / DATA / "tls"
+        folder.mkdir(parents=True, exist_ok=True)
+        key, request = folder / "device.key", folder / "device.csr"
+        if not key.exists():
+            fresh = folder / "device.key.new"
+            curve = "ec_paramgen_curve:P-256"
+            self._run("openssl", "genpkey", "-algorithm", "EC", "-pkeyopt", curve, "-out", fresh)
+            self._own(fresh, 0o640, USER)
+            fresh.replace(key)
+        subject = f"/CN=edge-{serial}"
+        self._run("openssl", "req", "-new", "-key", key, "-subj", subject, "-out", request)
+        # Nothing secret: whoever signs takes it from the card, and puts the answer into [tls].
+        self._write_path(self._boot / REQUEST, request.read_text(encoding="ascii"), 0o644)
+
+    def service(self, settings: Settings, serial: str) -> None:
+        """Write the service's configuration."""
+        run = {"device_id": f"edge-{serial}", "bundle": f"/{DATA}/bundles/current"}
+        run |= dict(settings.run)
+        run["spool"] = f"/{DATA}/spool/spool.db"
+        if settings.broker_password:
+            text = settings.broker_password + "\n"
+            self._write(f"{ETC}/broker-password", text, 0o640, group=USER)
+        if (self._root / ETC / "broker-password").exists():
+            run["password_file"] = f"/{ETC}/broker-password"
+        tls = self._root / DATA / "tls"
+        files = {"tls_ca": "ca.pem"}
+        if (
+            tls / "device.crt"
+        ).exists():  # a key whose certificate is still asked for is no use yet
+            files |= {"tls_cert": "device.crt", "tls_key": "device.key"}
+        for key, name in files.items():
+            if (tls / name).exists():
+                run[key] = f"/{DATA}/tls/{name}"
+        self._write(f"{ETC}/device.toml", dump({"": run}), 0o640, group=USER)
+
+    def forget(self, settings: Settings) -> None:
+        """Replace the settings by what anyone may read. FAT and flash may keep old sectors."""
+        if settings.has_secrets:
+            file = self._boot / FILE
+            size = file.stat().st_size
+            with file.open("r+b") as old:
+                old.write(b"#" * size)
+                old.flush()
+                os.fsync(old.fileno())
+            self._write_path(file, settings.public(), 0o644)
+
+    def _write(self, name: str, text: str, mode: int, group: str = "") -> None:
+        self._write_path(self._root / name, text, mode, group)
+
+    def _write_path(self, path: Path, text: str, mode: int, group: str = "") -> None:
+        """Write a whole file or none; nobody else can read it before its mode is set."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = path.with_name(f".{path.name}.new")
+        fresh.unlink(missing_ok=True)
+        handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        self._own(fresh, mode, group)
+        fresh.replace(path)
+
+    def _own(self, path: Path, mode: int, group: str) -> None:
+        path.chmod(mode)
+        if group:
+            self._run("chgrp", group, path)
+
+
+def device_serial(root: Path = Path("/")) -> str:
+    """Return 16 hexadecimal digits that no other board has.
+
+    A Raspberry Pi's firmware tells its serial number through the device tree; elsewhere they are
+    derived from the machine id, which is random and made at the first boot.
+    """
+    for name in ("proc/device-tree/serial-number", "sys/firmware/devicetree/base/serial-number"):
+        try:
+            text = (root / name).read_text(encoding="ascii", errors="replace").strip("\0\n ")
+        except OSError:
+            continue
+        if re.fullmatch("[0-9a-fA-F]{8,32}", text) and set(text) != {"0"}:
+            return text.lower()[-16:].rjust(16, "0")
+    machine = (root / "etc/machine-id").read_text(encoding="ascii").strip()
+    # machine-id(5) asks that the id itself be kept, and hashed with a purpose.
+    return hashlib.sha256(f"edge-kit {machine}".encode()).hexdigest()[:16]
+
+
+def _uuid(ssid: str) -> str:
+    return str(uuid.uuid5(uuid.NAMESPACE_DNS, f"{ssid}.wifi.edge-kit"))
+
+
+def _keyfile_bytes(text: str) -> str:
+    """Return a network's name as NetworkManager's list of bytes, which needs no escapes."""
+    return ";".join(str(byte) for byte in text.encode()) + ";"
+
+
+def _call(*words: object, stdin: str | None = None) -> str:
+    done = subprocess.run(
+        [str(word) for word in words],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    if done.returncode:
+        raise OSError(f"{words[0]}: {(done.stderr or done.stdout).strip()[-300:]}")
+    return done.stdout
+
+
+def main(arguments: Sequence[str] = ()) -> int:
+    """Run on this machine, or on another root directory."""
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
+    root = Path(arguments[0]) if arguments else Path("/")
+    return 0 if FirstBoot(root, _call)() else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,211 @@
+"""``edge-kit.toml``: what a person says of one device, on the partition that every computer reads.
+
+It runs on boards without edge-kit's other modules, so that a damaged installation still gets its
+network and its keys: standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["FILE", "Settings", "SettingsError", "dump"]
+
+FILE = "edge-kit.toml"
+
+_KEYS: dict[str, dict[str, type]] = {
+    "system": {"hostname": str, "timezone": str, "ssh_keys": list},
+    "wifi": {"ssid": str, "password": str, "country": str},
+    "tls": {"ca": str, "certificate": str, "key": str, "generate_key": bool},
+    "secrets": {"broker_password": str},
+}
+# RFC 1123 labels; {serial} is filled in on the board.
+_HOSTNAME = re.compile(r"(?=.{1,63}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?$")
+_ZONE = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*$")
+_SSH_KEY = re.compile(r"(ssh|ecdsa|sk)-[a-z0-9@.-]+ [A-Za-z0-9+/=]{40,}( [^\n\r]*)?$")
+
+
+class SettingsError(ValueError):
+    """A file that makes no sense; the text names key and reason."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What one device should be.
+
+    Attributes:
+        hostname: May hold ``{serial}``.
+        timezone: Such as ``Europe/Lisbon``; empty leaves UTC.
+        ssh_keys: Public keys that let their owners in as root.
+        ssid: Wi-Fi network; empty for none.
+        wifi_password: Its passphrase; empty for an open network.
+        country: Two letters; the radio's rules.
+        ca: PEM text of the authorities that sign the broker's certificate.
+        certificate: PEM text of the device's certificate.
+        key: PEM text of its key.
+        generate_key: Make a key on the board, and a request for a certificate.
+        broker_password: Of the broker's user.
+        run: Keys of ``edge-kit run``'s configuration.
+    """
+
+    hostname: str = "edge-{serial}"
+    timezone: str = ""
+    ssh_keys: tuple[str, ...] = ()
+    ssid: str = ""
+    wifi_password: str = field(default="", repr=False)
+    country: str = ""
+    ca: str = ""
+    certificate: str = ""
+    key: str = field(default="", repr=False)
+    generate_key: bool = False
+    broker_password: str = field(default="", repr=False)
+    run: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, text: str) -> Settings:
+        """Read the file.
+
+        Raises:
+            SettingsError: It is no TOML, or a key is unknown or makes no sense.
+        """
+        try:
+            data = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise SettingsError(f"no TOML: {error}") from None
+        run = data.pop("run", {})
+        if not isinstance(run, dict):
+            raise SettingsError("run is no table")
+        for table, keys in data.items():
+            _check_table(table, keys)
+        system, wifi, tls = (data.get(name, {}) for name in ("system", "wifi", "tls"))
+        settings = cls(
+            hostname=system.get("hostname", cls.hostname),
+            timezone=system.get("timezone", ""),
+            ssh_keys=tuple(key.strip() for key in system.get("ssh_keys", ())),
+            ssid=wifi.get("ssid", ""),
+            wifi_password=wifi.get("password", ""),
+            country=wifi.get("country", ""),
+            ca=tls.get("ca", ""),
+            certificate=tls.get("certificate", ""),
+            key=tls.get("key", ""),
+            generate_key=tls.get("generate_key", False),
+            broker_password=data.get("secrets", {}).get("broker_password", ""),
+            run=run,
+        )
+        settings._check()
+        return settings
+
+    @property
+    def has_secrets(self) -> bool:
+        """Whether `public` leaves something out."""
+        return bool(self.wifi_password or self.key or self.broker_password)
+
+    def public(self) -> str:
+        """Return the file without what nobody who finds the card should read."""
+        return dump(self._tables(secret=False))
+
+    def whole(self) -> str:
+        """Return the file with everything."""
+        return dump(self._tables(secret=True))
+
+    def _tables(self, *, secret: bool) -> dict[str, dict[str, Any]]:
+        def kept(text: str) -> str:
+            return text if secret else ""
+
+        tables: dict[str, dict[str, Any]] = {
+            "system": {
+                "hostname": self.hostname,
+                "timezone": self.timezone,
+                "ssh_keys": list(self.ssh_keys),
+            },
+            "wifi": {
+                "ssid": self.ssid,
+                "password": kept(self.wifi_password),
+                "country": self.country,
+            },
+            "tls": {
+                "ca": self.ca,
+                "certificate": self.certificate,
+                "key": kept(self.key),
+                "generate_key": self.generate_key,
+            },
+            "secrets": {"broker_password": kept(self.broker_password)},
+            "run": dict(self.run),
+        }
+        filled = {
+            name: {k: v for k, v in table.items() if v not in ("", [], False) or name == "run"}
+            for name, table in tables.items()
+        }
+        return {name: table for name, table in filled.items() if table}
+
+    def _check(self) -> None:
+        if not _HOSTNAME.match(self.hostname.replace("{serial}", "0" * 16)):
+            raise SettingsError(
+                f"system.hostname {self.hostname!r} is no host name: small letters, digits, hyphens"
+            )
+        if self.timezone and not _ZONE.match(self.timezone):
+            raise SettingsError(f"system.timezone {self.timezone!r} is no time zone")
+        for key in self.ssh_keys:
+            if not _SSH_KEY.match(key):
+                raise SettingsError(
+                    "system.ssh_keys holds what is no public key (a line that starts with ssh-…)"
+                )
+        if self.wifi_password and not 8 <= len(self.wifi_password.encode()) <= 64:
+            raise SettingsError("wifi.password must have 8 to 63 characters")
+        if self.ssid and not 1 <= len(self.ssid.encode()) <= 32:
+            raise SettingsError("wifi.ssid must have 1 to 32 bytes")
+        if self.ssid and not re.fullmatch("[A-Z]{2}", self.country):
+            raise SettingsError("wifi.country must be two capital letters, such as DE")
+        if self.key and self.generate_key:
+            raise SettingsError("tls.key is given and tls.generate_key asks for another one")
+        for name in ("ca", "certificate", "key"):
+            if (text := getattr(self, name)) and "-----BEGIN " not in text:
+                raise SettingsError(f"tls.{name} is no PEM text")
+        for key in ("password", "password_file", "tls_ca", "tls_cert", "tls_key", "spool"):
+            if key in self.run:
+                raise SettingsError(f"run.{key} is set by the first boot; see [secrets] and [tls]")
+        dump({"run": dict(self.run)})
+
+
+def _check_table(table: str, keys: object) -> None:
+    known = _KEYS.get(table)
+    if known is None:
+        raise SettingsError(f"unknown table [{table}]; known: {', '.join([*_KEYS, 'run'])}")
+    if not isinstance(keys, dict):
+        raise SettingsError(f"{table} is no table")
+    for key, value in keys.items():
+        if key not in known:
+            raise SettingsError(f"unknown key {table}.{key}; known: {', '.join(known)}")
+        if type(value) is not known[key]:
+            raise SettingsError(f"{table}.{key} should be {known[key].__name__}")
+        if isinstance(value, list) and not all(isinstance(v, str) for v in value):
+            raise SettingsError(f"{table}.{key} should hold texts")
+
+
+def dump(tables: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return tables of texts, numbers, truth values and lists of texts as TOML.
+
+    A table with an empty name is the top level, and goes first.
+    """
+    parts = []
+    for name, table in tables.items():
+        head = [f"[{name}]"] if name else []
+        parts.append("\n".join([*head, *(f"{k} = {_value(k, v)}" for k, v in table.items())]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _value(key: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, str):
+        # A JSON string is a TOML basic string, but for DEL.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, list):
+        return "[" + ", ".join(_value(key, item) for item in value) + "]"
+    raise SettingsError(f"{key} should be a text, a number or true or false")

@@ -1,0 +1,323 @@
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from boards.payload.firstboot import DATA, DONE, FirstBoot, device_serial
+from boards.payload.place import FILES, place_code, place_files, watchdog
+from boards.payload.settings import FILE, Settings, SettingsError, dump
+from edge_kit.config import resolve
+
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGsS0mfh6lHq4bq3l0xS4m4mVTlYqJZ1A8c1VHdU6mBO me@desk"
+PEM = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
+TEXT = f"""
+[system]
+hostname = "cam-{{serial}}"
+timezone = "Europe/Lisbon"
+ssh_keys = ["{KEY}"]
+[wifi]
+ssid = "Werk; Halle 2"
+password = " geheim\\\\ß!"
+country = "DE"
+[tls]
+ca = '''{PEM}'''
+generate_key = true
+[secrets]
+broker_password = "h\\"unter2"
+[run]
+camera = "auto"
+fps = 2
+broker = "mqtts://cam@broker.example"
+"""
+
+
+class Board:
+    """A root directory and the programs that would have run on it; openssl runs for real."""
+
+    def __init__(self, root: Path, text: str = TEXT, serial: str = "10000000abcdef12\0") -> None:
+        self.root = root
+        self.ran: list[str] = []
+        self.breaks = ""
+        (root / "boot/firmware").mkdir(parents=True)
+        self.settings.write_text(text, encoding="utf-8")
+        self.write("proc/device-tree/serial-number", serial)
+        self.write("etc/hosts", "127.0.0.1 localhost\n127.0.1.1 old\n")
+        self.write("usr/share/zoneinfo/Europe/Lisbon", "TZif")
+        self.write("sys/devices/mmc/mmcblk0/mmcblk0p3/partition", "3\n")
+        (root / "sys/class/block").mkdir(parents=True)
+        link = root / "sys/class/block/mmcblk0p3"
+        link.symlink_to(root / "sys/devices/mmc/mmcblk0/mmcblk0p3")
+
+    @property
+    def settings(self) -> Path:
+        return self.root / "boot/firmware" / FILE
+
+    def write(self, name: str, text: str) -> None:
+        (self.root / name).parent.mkdir(parents=True, exist_ok=True)
+        (self.root / name).write_text(text, encoding="utf-8")
+
+    def read(self, name: str) -> str:
+        return (self.root / name).read_text(encoding="utf-8")
+
+    def mode(self, name: str) -> int:
+        return (self.root / name).stat().st_mode & 0o777
+
+    def run(self, *words: object, stdin: str | None = None) -> str:
+        line = " ".join(map(str, words)) + (f" < {stdin!r}" if stdin else "")
+        self.ran.append(line)
+        if self.breaks and self.breaks in line:
+            raise OSError("broken on purpose")
+        if words[0] == "findmnt":
+            return "/dev/mmcblk0p3 /var/lib/edge-kit\n"
+        if words[0] == "openssl":
+            subprocess.run([str(w) for w in words], check=True, capture_output=True)
+        return ""
+
+    def boot(self) -> FirstBoot:
+        self.ran.clear()
+        first = FirstBoot(self.root, self.run)
+        self.worked = first()
+        return first
+
+
+@pytest.fixture
+def board(tmp_path: Path) -> Board:
+    return Board(tmp_path / "root")
+
+
+def test_the_first_boot_makes_a_board_itself(board):
+    assert board.boot().failed == [] and board.worked
+    assert board.read("etc/hostname") == "cam-10000000abcdef12\n"
+    assert "127.0.1.1\tcam-10000000abcdef12" in board.read("etc/hosts")
+    assert "old" not in board.read("etc/hosts")
+    assert str((board.root / "etc/localtime").readlink()) == "/usr/share/zoneinfo/Europe/Lisbon"
+    assert board.read("root/.ssh/authorized_keys") == f"{KEY}\n"
+    assert board.mode("root/.ssh/authorized_keys") == 0o600
+    assert "ssh-keygen -A" in board.ran
+
+
+def test_the_data_partition_grows_into_the_card(board):
+    board.boot()
+    assert board.ran[:4] == [
+        "findmnt --noheadings --output SOURCE,TARGET /var/lib/edge-kit",
+        "sfdisk --no-reread --force -N 3 /dev/mmcblk0 < ', +\\n'",
+        "partx --update --nr 3 /dev/mmcblk0",
+        "resize2fs /dev/mmcblk0p3",
+    ]
+
+
+def test_wifi_is_a_keyfile_that_only_root_reads(board):
+    board.boot()
+    place = "etc/NetworkManager/system-connections/edge-kit-wifi.nmconnection"
+    text = board.read(place)
+    name = ";".join(str(b) for b in b"Werk; Halle 2") + ";"
+    assert f"\nssid={name}\n" in text and "\npsk=\\sgeheim\\\\ß!\n" in text
+    assert board.mode(place) == 0o600
+    assert "ieee80211_regdom=DE" in board.read("etc/modprobe.d/edge-kit-wifi.conf")
+
+
+def test_the_written_configuration_is_one_that_the_device_takes(board, tmp_path):
+    board.boot()
+    text = board.read("etc/edge-kit/device.toml")
+    here = tmp_path / "device.toml"
+    here.write_text(text.replace('"/', f'"{board.root}/'))
+    config = resolve({}, {}, here)
+    assert config.device_id == "edge-10000000abcdef12"
+    assert config.broker == "mqtts://cam@broker.example" and config.fps == 2
+    assert config.bundle == board.root / "var/lib/edge-kit/bundles/current"
+    assert config.spool == board.root / "var/lib/edge-kit/spool/spool.db"
+    assert config.tls_ca == board.root / "var/lib/edge-kit/tls/ca.pem" and config.tls_ca.exists()
+    assert config.tls_cert is None  # it is still asked for
+    assert config.address is not None and config.address.password == 'h"unter2'
+    assert board.mode("etc/edge-kit/broker-password") == 0o640
+
+
+def test_a_key_is_made_on_the_board_and_asks_for_its_certificate(board):
+    board.boot()
+    request = board.root / "boot/firmware/edge-kit-request.csr"
+    told = subprocess.run(
+        ["openssl", "req", "-in", request, "-noout", "-verify", "-subject", "-pubkey"],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    assert "CN = edge-10000000abcdef12" in told.stdout
+    key = board.root / DATA / "tls/device.key"
+    own = subprocess.run(
+        ["openssl", "pkey", "-in", key, "-pubout"], check=True, capture_output=True, text=True
+    )
+    assert own.stdout in told.stdout and board.mode(f"{DATA}/tls/device.key") == 0o640
+    assert "PRIVATE" not in request.read_text()
+
+
+def test_secrets_leave_the_boot_partition_and_the_rest_stays(board):
+    board.boot()
+    left = board.settings.read_text(encoding="utf-8")
+    assert "geheim" not in left and "unter2" not in left
+    assert Settings.parse(left).ssid == "Werk; Halle 2" and Settings.parse(left).ca == PEM
+    assert not list(board.root.rglob("*.new"))
+
+
+def test_secrets_stay_until_all_that_needs_them_has_worked(board):
+    board.breaks = "openssl req"
+    assert board.boot().failed == ["place keys and certificates"] and not board.worked
+    assert "geheim" in board.settings.read_text(encoding="utf-8")
+    assert not (board.root / DONE).exists()
+    key = board.read(f"{DATA}/tls/device.key")
+    board.breaks = ""
+    assert board.boot().failed == []
+    assert board.read(f"{DATA}/tls/device.key") == key  # made once
+    assert "geheim" not in board.settings.read_text(encoding="utf-8")
+
+
+def test_later_boots_do_nothing_unless_the_settings_were_edited(board):
+    board.boot()
+    board.boot()
+    assert board.worked and board.ran == []
+    certificate = board.settings.read_text(encoding="utf-8").replace(
+        "generate_key", f"certificate = '''{PEM}'''\ngenerate_key"
+    )
+    board.settings.write_text(certificate, encoding="utf-8")
+    board.boot()
+    config = tomllib.loads(board.read("etc/edge-kit/device.toml"))
+    assert config["tls_cert"].endswith("device.crt") and config["tls_key"].endswith("device.key")
+    # What had been removed from the boot partition is still in force.
+    assert config["password_file"] == "/etc/edge-kit/broker-password"
+    wifi = "etc/NetworkManager/system-connections/edge-kit-wifi.nmconnection"
+    assert "psk=" in board.read(wifi)
+
+
+def test_unusable_settings_still_give_host_keys_and_a_sentence(tmp_path, caplog):
+    board = Board(tmp_path / "root", text="[system]\nhostnme = 'x'\n")
+    assert board.boot().failed == ["read the settings"]
+    assert "unknown key system.hostnme" in caplog.text and "ssh-keygen -A" in board.ran
+
+
+def test_the_serial_is_the_firmwares_or_from_the_machine_id(tmp_path):
+    board = Board(tmp_path / "pi")
+    assert device_serial(board.root) == "10000000abcdef12"
+    for name, machine in (("a", "1" * 32), ("b", "2" * 32)):
+        (tmp_path / name / "etc").mkdir(parents=True)
+        (tmp_path / name / "etc/machine-id").write_text(machine + "\n")
+    first, second = device_serial(tmp_path / "a"), device_serial(tmp_path / "b")
+    assert first != second and len(first) == 16 and "1" * 16 not in first
+    zeros = Board(tmp_path / "zeros", serial="0000000000000000")
+    zeros.write("etc/machine-id", "1" * 32)
+    assert device_serial(zeros.root) == first
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("[system", "no TOML"),
+        ("[sytem]\n", "unknown table"),
+        ("[system]\nhostname = 'Bad_Name'", "no host name"),
+        ("[system]\nhostname = 3", "should be str"),
+        ("[system]\nssh_keys = ['hello']", "no public key"),
+        ("[system]\nssh_keys = [3]", "should hold texts"),
+        ("[system]\ntimezone = '../etc/shadow'", "no time zone"),
+        ("[wifi]\nssid = 'a'\npassword = 'short'\ncountry = 'DE'", "8 to 63"),
+        ("[wifi]\nssid = 'a'", "two capital letters"),
+        ("[tls]\nca = 'ca.pem'", "no PEM"),
+        ("[run]\npassword = 'x'", "set by the first boot"),
+        ("[run]\nfps = {a = 1}", "should be a text"),
+        ("run = 3", "run is no table"),
+    ],
+)
+def test_settings_that_make_no_sense_say_which(text, word):
+    with pytest.raises(SettingsError, match=word):
+        Settings.parse(text)
+
+
+def test_settings_survive_their_own_writing():
+    settings = Settings.parse(TEXT)
+    assert Settings.parse(settings.whole()) == settings
+    assert "geheim" not in settings.public() and "geheim" not in repr(settings)
+    odd = {"a": 'q"\\\n\t\x7fä', "b": [1, "x"], "c": True, "d": 0.5}
+    assert tomllib.loads(dump({"": odd})) == odd
+
+
+def test_the_backoff_doubles_and_forgets_after_a_long_run(tmp_path):
+    uptime = tmp_path / "uptime"
+    env = {"PATH": os.environ["PATH"], "RUNTIME_DIRECTORY": str(tmp_path), "SLEEP": "echo slept",
+           "UPTIME_FILE": str(uptime)}  # fmt: skip
+
+    def slept(now: int) -> int:
+        uptime.write_text(f"{now}.25 3.00\n")
+        told = subprocess.run(
+            [FILES / "backoff"], env=env, check=True, capture_output=True, text=True
+        )
+        return int(told.stdout.split()[-1])
+
+    waits, now = [], 100
+    for _ in range(11):
+        waits.append(slept(now))
+        now += waits[-1] + 5
+    assert waits == [0, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
+    assert slept(now + 700) == 0
+
+
+def test_a_slow_camera_gets_a_patient_watchdog():
+    assert watchdog(Settings.parse("[run]\nfps = 2")) == ""
+    assert "WatchdogSec=501\n" in watchdog(Settings.parse("[run]\nfps = 0.01"))
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A root with the payload, and the programs that its units name."""
+    import edge_kit
+
+    root = tmp_path / "tree"
+    place_files(root, Settings())
+    place_code(root, Path(edge_kit.__file__).parent)
+    (root / "usr/bin").mkdir(parents=True)
+    for name in ("python3", "sleep"):
+        (root / "usr/bin" / name).symlink_to("/bin/true")
+    return root
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+def test_systemd_understands_the_units_and_finds_little_exposed(tree):
+    unit = tree / "etc/systemd/system/edge-kit.service"
+    told = subprocess.run(
+        ["systemd-analyze", "security", "--offline=yes", "--threshold=20", unit],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert told.returncode == 0, told.stdout + told.stderr
+    for name in ("edge-kit.service", "edge-kit-firstboot.service"):
+        text = (FILES / name).read_text()
+        # The programs lie on the board only; everything else is verified.
+        words = [
+            line if not line.startswith(("ExecStart=", "ExecStartPre=")) else "ExecStart=/bin/true"
+            for line in text.splitlines()
+            if not line.startswith("ExecStartPre=")
+        ]
+        copy = tree / name
+        copy.write_text("\n".join(words) + "\n")
+        told = subprocess.run(
+            ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", copy],
+            capture_output=True, text=True,
+        )  # fmt: skip
+        assert told.returncode == 0 and told.stderr.strip() == "", told.stderr
+
+
+def test_the_first_boots_modules_run_alone(tree):
+    """Nothing of edge-kit's own dependencies may be needed to get onto the network."""
+    told = subprocess.run(
+        ["/usr/bin/env", "-i", "python3", "-S", "-c",
+         "import boards.payload.firstboot, sys\n"
+         "print('numpy' in sys.modules, 'edge_kit' in sys.modules)"],
+        cwd=tree / "usr/lib/edge-kit/firstboot", capture_output=True, text=True,
+    )  # fmt: skip
+    assert told.stdout.split() == ["False", "False"], told.stderr
+
+
+def test_units_are_enabled_and_the_code_has_no_caches(tree):
+    link = tree / "etc/systemd/system/multi-user.target.wants/edge-kit.service"
+    assert str(link.readlink()) == "/etc/systemd/system/edge-kit.service"
+    assert (tree / "usr/lib/edge-kit/backoff").stat().st_mode & 0o111
+    assert (tree / "usr/lib/edge-kit/site-packages/edge_kit/cli.py").exists()
+    assert not list(tree.rglob("__pycache__"))
