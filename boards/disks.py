@@ -164,7 +164,7 @@ def _disk(row: Mapping[str, Any], depth: int = 0) -> Disk:
         hotplug=_flag(row, "hotplug"),
         # lsblk before 2.39 knows no transport of SD cards.
         bus=bus or ("mmc" if name.startswith("mmcblk") else ""),
-        model=" ".join(f"{_text(row, 'vendor')} {_text(row, 'model')}".split()),
+        model=_model(row),
         serial=_text(row, "serial"),
         number=_text(row, "maj:min"),
         table=_text(row, "pttype"),
@@ -174,6 +174,13 @@ def _disk(row: Mapping[str, Any], depth: int = 0) -> Disk:
         mounts=_mounts(row),
         children=tuple(_disk(child, depth + 1) for child in row.get("children") or ()),
     )
+
+
+def _model(row: Mapping[str, Any]) -> str:
+    # Paravirtual disks have a PCI number for a vendor.
+    vendor = _text(row, "vendor")
+    words = f"{'' if vendor.startswith('0x') else vendor} {_text(row, 'model')}"
+    return " ".join(words.replace("_", " ").split())
 
 
 def _mounts(row: Mapping[str, Any]) -> tuple[str, ...]:

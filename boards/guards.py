@@ -98,9 +98,9 @@ def _used(target: Disk, disks: tuple[Disk, ...]) -> Iterator[Objection]:
     if names & above:
         yield Objection("system", "belongs to the disk from which this system runs")
     if "[SWAP]" in mounts:
-        yield Objection("swap", "is in use as swap; end that with: swapoff")
+        yield Objection("swap", "is in use as swap (end that with swapoff)")
     if points := [m for m in mounts if m != "[SWAP]"]:
-        yield Objection("mounted", f"is mounted at {', '.join(points)}; unmount it with: umount")
+        yield Objection("mounted", f"is mounted at {', '.join(points)} (umount it first)")
     # Not by kind alone: bcache's own devices are of kind disk.
     if holders := sorted({d.name for d in parts if d.kind != _PARTITION} - {target.name}):
         yield Objection("held", f"is in use by {', '.join(holders)}")
@@ -110,8 +110,8 @@ def _used(target: Disk, disks: tuple[Disk, ...]) -> Iterator[Objection]:
     if silent := sorted({_SILENT[d.filesystem] for d in parts if d.filesystem in _SILENT}):
         yield Objection(
             "silent",
-            f"was part of {', '.join(silent)}, and whether it still is cannot be seen from here; "
-            "if not, clear it with: wipefs --all",
+            f"was part of {', '.join(silent)}, and whether it still is cannot be seen from here "
+            "(if not, clear it with wipefs --all)",
         )
 
 
@@ -134,7 +134,7 @@ def _is_system(disk: Disk) -> bool:
 
 def _unfit(target: Disk, need: int, loop: bool) -> Iterator[Objection]:
     if target.kind == _PARTITION:
-        yield Objection("partition", "is a partition; an image takes the whole device")
+        yield Objection("partition", "is a partition, and an image takes the whole device")
     elif target.kind != _WHOLE and not loop:
         yield Objection("kind", f"is no disk but of kind {target.kind}")
     if _EMMC_EXTRA.match(target.name):
@@ -142,7 +142,7 @@ def _unfit(target: Disk, need: int, loop: bool) -> Iterator[Objection]:
     if re.match(r"(zram|ram|loop|fd|sr|md|dm-|nbd|rbd|drbd|zd)\d", target.name) and not loop:
         yield Objection("virtual", "is no card but a device that software makes")
     if target.read_only:
-        yield Objection("read-only", "is read-only; look for the card's lock switch")
+        yield Objection("read-only", "is read-only (look for the card's lock switch)")
     if target.size == 0:
         yield Objection("empty", "has no medium in it")
     elif target.size < need:
