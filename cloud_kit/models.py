@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,6 +12,8 @@ from edge_kit.bundle import Bundle
 from edge_kit.engines import Engine
 from edge_kit.errors import BundleError
 from edge_kit.tensors import TensorSpec
+
+_log = logging.getLogger(__name__)
 
 __all__ = ["Models", "OpenTail", "Tail", "open_models"]
 
@@ -108,6 +111,9 @@ def open_models(
         if not cuts:
             raise BundleError(f"{path} holds no cloud half", "export it again with a tail")
         for cut in cuts:
+            if (manifest.wire_id, cut) in tails:
+                _log.warning("%s holds a model that another bundle here holds too", path)
+                continue
             tails[manifest.wire_id, cut] = Tail(
                 model=manifest.wire_id,
                 cut=cut,

@@ -115,7 +115,8 @@ class Replies:
     def void(self, generation: int) -> None:
         """Forget what belonged to connections up to `generation`: they are gone."""
         with self._lock:
-            self._counters.add("undelivered", len(self._backlog))
+            gone = sum(w[0] <= generation for w in self._waiting.values())
+            self._counters.add("undelivered", len(self._backlog) + gone)
             self._backlog.clear()
             self._owned = {key for key in self._owned if key[0] > generation}
             self._waiting = {t: w for t, w in self._waiting.items() if w[0] > generation}

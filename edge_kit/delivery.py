@@ -276,7 +276,7 @@ class Outbox:
             self.count("duplicates" if self._spool.is_ours(sample) else "strangers")
         elif message.refusal is not Refusal.NONE:
             if not self._refusals.is_final(sample, message.refusal, now):
-                self._flights.heard()
+                self._flights.passed_on(sample, now)
                 return
             word = message.refusal.name.lower().replace("_", " ")
             self._give_up(sample, "refused", f"the worker refused it: {word}", result=True)

@@ -165,9 +165,16 @@ class Flights:
         self._trips.append(trip if past[1] == 1 else min(trip, self.timeout_s))
         return trip
 
-    def heard(self) -> None:
-        """Note a sign of life that ends no sample: the cloud is not silent."""
+    def passed_on(self, sample: bytes, now: float) -> None:
+        """Note that whoever got a sample had no answer: the cloud lives, another may have one.
+
+        No backoff, since that is for a silent cloud; jitter, since a broker that takes its workers
+        in turn would find the same one again.
+        """
         self._unanswered = 0
+        flight = self._up.get(sample)
+        if flight is not None:
+            flight.due = min(flight.due, now + self.timeout_s * self._rng.uniform(0.5, 1.0))
 
     def expire(self, now: float) -> int:
         """Move samples that waited long enough back into the queue; return how many."""

@@ -45,6 +45,20 @@ def test_a_sample_without_result_is_sent_again_with_growing_waits(flights):
         assert 2 * 2**index <= wait <= 1.25 * 2 * 2**index
 
 
+def test_a_sample_that_a_worker_passes_on_is_sent_again_without_backoff(flights):
+    flights.queue(ids(1))
+    now = 0.0
+    for _ in range(10):
+        assert launch(flights, now) == ids(1)
+        flights.passed_on(b"\x01", now + 0.1)
+        assert now + 1.1 <= flights.deadline() <= now + 2.1
+        assert flights.expire(now + 0.5) == 0  # not at once either
+        now = flights.deadline()
+        assert flights.expire(now) == 1
+        assert not flights.silent
+    flights.passed_on(b"unknown!", now)
+
+
 def test_t_is_three_times_the_p99_of_round_trips_within_its_bounds(flights):
     assert flights.timeout_s == 2.0
     for trip in [0.1] * 99 + [3.0]:

@@ -337,6 +337,20 @@ def test_a_lost_connection_voids_what_is_owed_and_the_resend_is_answered_from_me
     assert b.link.acked and all(d.generation == 2 for d in b.link.acked)
 
 
+def test_answers_that_were_under_way_when_the_connection_was_lost_count_as_undelivered():
+    with bench() as b:
+        forward = b.link.events.put
+        b.link.events.put = lambda e: None if isinstance(e, Published) else forward(e)
+        for index in range(3):
+            b.send(message(index), index)
+            b.result()
+        b.link.drop()
+        while b.worker.counters["undelivered"] < 3:
+            assert not threading.Event().wait(0.01)
+    assert b.worker.counters["undelivered"] == 3
+    assert b.worker.counters["answered"] == 0
+
+
 def test_a_stopping_worker_finishes_what_it_took():
     running, go = threading.Event(), threading.Event()
 

@@ -25,7 +25,7 @@ from edge_kit.errors import ConfigError, LinkError
 from edge_kit.link import Connected, Delivery, Subscription
 from edge_kit.link.mqtt import BrokerAddress, MqttLink
 from edge_kit.wire import Refusal, ResultMessage, Topics
-from tests.messages import TIMEOUT, message, sample_id
+from tests.messages import TIMEOUT, fake_tail, message, sample_id
 from tests.mosquitto import free_port
 from tests.tiny import make_bundle
 
@@ -355,6 +355,18 @@ def test_a_worker_without_a_bundle_says_how_to_name_one():
     done = run("worker")
     assert done.returncode == 2
     assert done.stderr.startswith("cloud-kit: error: no bundle is given; name one with --bundle")
+
+
+def test_a_bundle_that_is_named_twice_is_loaded_once(tiny_bundle, caplog):
+    opened = []
+
+    def open_tail(bundle, cut, threads):
+        opened.append(cut)
+        return fake_tail().engine
+
+    models = open_models([tiny_bundle.root] * 2, 1, open_tail=open_tail)
+    assert len(models.tails) == len(opened) == 1
+    assert "another bundle here holds too" in caplog.text
 
 
 def test_a_missing_bundle_is_one_sentence():
