@@ -71,6 +71,7 @@ class Flights:
         self._again: OrderedDict[bytes, None] = OrderedDict()
         self._up: dict[bytes, Flight] = {}
         self._past: dict[bytes, tuple[float, int]] = {}
+        self._passed_on: set[bytes] = set()
         self._trips: deque[float] = deque(maxlen=pace.trips)
         self._unanswered = 0
         self._probe_at = 0.0
@@ -150,6 +151,8 @@ class Flights:
             result: A worker answered; the cloud is alive, and the round trip counts.
         """
         flight = self._up.pop(sample, None)
+        passed_on = sample in self._passed_on
+        self._passed_on.discard(sample)
         past = (flight.first_sent, flight.tries) if flight else self._past.pop(sample, None)
         if flight is None:
             self._fresh.pop(sample, None)
@@ -160,6 +163,8 @@ class Flights:
         if past is None:
             return None
         trip = now - past[0]
+        if passed_on and past[1] > 1:
+            return trip  # mostly the time between tries
         # After a resend nobody knows which copy was answered, and an outage is no round trip:
         # such a one counts for at most T, which still lets T grow where the cloud is just slow.
         self._trips.append(trip if past[1] == 1 else min(trip, self.timeout_s))
@@ -174,7 +179,8 @@ class Flights:
         self._unanswered = 0
         flight = self._up.get(sample)
         if flight is not None:
-            flight.due = min(flight.due, now + self.timeout_s * self._rng.uniform(0.5, 1.0))
+            self._passed_on.add(sample)
+            flight.due = min(flight.due, now + self.pace.floor_s * self._rng.uniform(0.5, 1.0))
 
     def expire(self, now: float) -> int:
         """Move samples that waited long enough back into the queue; return how many."""

@@ -57,6 +57,9 @@ def test_a_sample_that_a_worker_passes_on_is_sent_again_without_backoff(flights)
         assert flights.expire(now) == 1
         assert not flights.silent
     flights.passed_on(b"unknown!", now)
+    launch(flights, now)
+    assert flights.landed(b"\x01", now + 0.1, result=True) == pytest.approx(now + 0.1)
+    assert flights.timeout_s == 2.0  # the tries of one sample are no slow cloud
 
 
 def test_t_is_three_times_the_p99_of_round_trips_within_its_bounds(flights):
