@@ -7,8 +7,9 @@ import logging
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -25,6 +26,16 @@ from edge_kit.link.address import BrokerAddress
 __all__ = ["cli", "main"]
 
 _FILE = click.Path(path_type=Path)
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def _option(name: str, *names: str, **settings: Any) -> Callable[[_F], _F]:
+    """Return an option that an environment variable can set too; the help says which."""
+    variable = "CLOUD_KIT_" + name.upper().replace("-", "_")
+    shown = settings.get("default") is not None
+    return click.option(
+        f"--{name}", *names, envvar=variable, show_envvar=True, show_default=shown, **settings
+    )
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -39,139 +50,46 @@ def cli() -> None:
     "  CLOUD_KIT_PASSWORD_FILE=/run/secrets/worker cloud-kit worker --bundle a --bundle b \\\n"
     "      --broker mqtts://worker@broker.example --ca ca.pem --json"
 )
-@click.option(
-    "--bundle",
+@_option(
+    "bundle",
     "bundles",
     type=_FILE,
     multiple=True,
-    envvar="CLOUD_KIT_BUNDLE",
-    show_envvar=True,
     help="Bundle to serve; repeatable, ':' between paths in the environment.",
 )
-@click.option(
-    "--broker",
-    default="mqtt://127.0.0.1:1883",
-    envvar="CLOUD_KIT_BROKER",
-    show_envvar=True,
-    show_default=True,
-    help="mqtt://[user@]host[:port] or mqtts://…",
-)
-@click.option(
-    "--pool",
-    default="workers",
-    envvar="CLOUD_KIT_POOL",
-    show_envvar=True,
-    show_default=True,
-    help="Workers of one pool share the messages.",
-)
-@click.option(
-    "--name",
-    default=None,
-    envvar="CLOUD_KIT_NAME",
-    show_envvar=True,
-    help="Name for people; by default the host's.",
-)
-@click.option(
-    "--batch",
-    type=click.IntRange(1, 4096),
-    default=16,
-    envvar="CLOUD_KIT_BATCH",
-    show_envvar=True,
-    show_default=True,
-    help="Most samples of a batch.",
-)
-@click.option(
-    "--wait-ms",
+@_option("broker", default="mqtt://127.0.0.1:1883", help="mqtt://[user@]host[:port] or mqtts://…")
+@_option("pool", default="workers", help="Workers of one pool share the messages.")
+@_option("name", help="Name for people; by default the host's.")
+@_option("batch", type=click.IntRange(1, 4096), default=16, help="Most samples of a batch.")
+@_option(
+    "wait-ms",
     type=click.FloatRange(0, 60_000),
     default=2.0,
-    envvar="CLOUD_KIT_WAIT_MS",
-    show_envvar=True,
-    show_default=True,
     help="Longest wait for a fuller batch; 0 takes what is there.",
 )
-@click.option(
-    "--threads",
+@_option(
+    "threads",
     type=click.IntRange(1, 1024),
-    default=None,
-    envvar="CLOUD_KIT_THREADS",
-    show_envvar=True,
     help="Engine threads; by default the cores that are available.",
 )
-@click.option(
-    "--recent",
-    type=click.IntRange(0),
-    default=4096,
-    envvar="CLOUD_KIT_RECENT",
-    show_envvar=True,
-    show_default=True,
-    help="Answers remembered for resends.",
+@_option("recent", type=click.IntRange(0), default=4096, help="Answers remembered for resends.")
+@_option(
+    "drain-s", type=click.FloatRange(0, 600), default=10.0, help="Longest that a clean stop takes."
 )
-@click.option(
-    "--drain-s",
-    type=click.FloatRange(0, 600),
-    default=10.0,
-    envvar="CLOUD_KIT_DRAIN_S",
-    show_envvar=True,
-    show_default=True,
-    help="Longest that a clean stop takes.",
+@_option(
+    "password-file", type=_FILE, help="File with the broker password (or set CLOUD_KIT_PASSWORD)."
 )
-@click.option(
-    "--password-file",
-    type=_FILE,
-    default=None,
-    envvar="CLOUD_KIT_PASSWORD_FILE",
-    show_envvar=True,
-    help="File with the broker password (or set CLOUD_KIT_PASSWORD).",
-)
-@click.option(
-    "--ca",
-    type=_FILE,
-    default=None,
-    envvar="CLOUD_KIT_CA",
-    show_envvar=True,
-    help="PEM file of the authorities to trust.",
-)
-@click.option(
-    "--cert",
-    type=_FILE,
-    default=None,
-    envvar="CLOUD_KIT_CERT",
-    show_envvar=True,
-    help="PEM file of this worker's certificate.",
-)
-@click.option(
-    "--key",
-    type=_FILE,
-    default=None,
-    envvar="CLOUD_KIT_KEY",
-    show_envvar=True,
-    help="PEM file of its private key.",
-)
-@click.option(
-    "--health-file",
-    type=_FILE,
-    default=None,
-    envvar="CLOUD_KIT_HEALTH_FILE",
-    show_envvar=True,
-    help="Where to write a heartbeat for 'cloud-kit health'.",
-)
-@click.option(
-    "--report-s",
+@_option("ca", type=_FILE, help="PEM file of the authorities to trust.")
+@_option("cert", type=_FILE, help="PEM file of this worker's certificate.")
+@_option("key", type=_FILE, help="PEM file of its private key.")
+@_option("health-file", type=_FILE, help="Where to write a heartbeat for 'cloud-kit health'.")
+@_option(
+    "report-s",
     type=click.FloatRange(0.1),
     default=10.0,
-    envvar="CLOUD_KIT_REPORT_S",
-    show_envvar=True,
-    show_default=True,
     help="Seconds between reports of the counters.",
 )
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    envvar="CLOUD_KIT_JSON",
-    show_envvar=True,
-    help="Write JSON lines.",
-)
+@_option("json", "as_json", is_flag=True, help="Write JSON lines.")
 @click.option("--verbose", "-v", is_flag=True, help="Log each refusal to stderr.")
 def worker(
     *, bundles: tuple[Path, ...], broker: str, pool: str, name: str | None, batch: int,
