@@ -11,6 +11,8 @@ __all__ = ["image"]
 # Name: the module that has it under the same name, and what `edge-kit image --help` says of it.
 _COMMANDS = {
     "boards": ("boards.commands.boards", "List the boards and what is known of them."),
+    "build": ("boards.commands.build", "Build an image for a board from Debian packages."),
+    "boot": ("boards.commands.boot", "Boot an image in QEMU until the device answers on MQTT."),
     "flash": ("boards.commands.flash", "Write an image to an SD card or a stick, and verify it."),
 }
 

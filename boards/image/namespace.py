@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from boards.image.tool import call, need
-from edge_kit.errors import EdgeKitError
+from edge_kit.errors import ImageError
 
 __all__ = ["emulate_arm64", "run_as_root"]
 
@@ -38,7 +38,7 @@ def run_as_root(command: Sequence[str]) -> int:
     """Run a command as root of new user, mount and process namespaces; return its exit status.
 
     Raises:
-        EdgeKitError: This user may not make them; the message says what would let them.
+        ImageError: This user may not make them; the message says what would let them.
     """
     wrapped = [need("unshare"), "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
     asks, asked = os.pipe()
@@ -51,13 +51,13 @@ def run_as_root(command: Sequence[str]) -> int:
     try:
         if os.read(asks, 1) != b"u":
             os.waitpid(child, 0)
-            raise EdgeKitError("this user may not make a user namespace", _HINT)
+            raise ImageError("this user may not make a user namespace", _HINT)
         try:
             _map_ids(child)
-        except (OSError, EdgeKitError) as error:
+        except (OSError, ImageError) as error:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-            raise EdgeKitError(f"users cannot be mapped into a namespace: {error}", _HINT) from None
+            raise ImageError(f"users cannot be mapped into a namespace: {error}", _HINT) from None
         os.write(answers, b"m")
         return _wait(child)
     finally:
@@ -112,14 +112,14 @@ def _first_sub_id(file: Path) -> int:
         first, _, count = rest.partition(":")
         if owner in (name, str(os.geteuid())) and int(count or 0) >= _IDS - 1:
             return int(first)
-    raise EdgeKitError(f"{file} gives {name} no {_IDS} ids")
+    raise ImageError(f"{file} gives {name} no {_IDS} ids")
 
 
 def emulate_arm64() -> None:
     """Let this namespace run arm64 programs; nothing to do on an arm64 machine.
 
     Raises:
-        EdgeKitError: The kernel is too old for a binfmt_misc of a namespace's own, and the
+        ImageError: The kernel is too old for a binfmt_misc of a namespace's own, and the
             machine's does not know arm64 either.
     """
     if os.uname().machine in _NATIVE:
@@ -127,10 +127,10 @@ def emulate_arm64() -> None:
     emulator = need("qemu-aarch64-static")
     try:
         call(["mount", "-t", "binfmt_misc", "binfmt_misc", _BINFMT])
-    except EdgeKitError:
+    except ImageError:
         if _known_already():
             return
-        raise EdgeKitError(
+        raise ImageError(
             "this kernel has no binfmt_misc for namespaces (Linux 6.7 and later do)",
             "as root: mount -t binfmt_misc binfmt_misc /proc/sys/fs/binfmt_misc && "
             "update-binfmts --enable qemu-aarch64",

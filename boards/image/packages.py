@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from boards.image.tool import Report, call
-from edge_kit.errors import EdgeKitError
+from edge_kit.errors import ImageError
 
 __all__ = ["BASE", "RASPBERRY", "SUITE", "Deb", "Mirrors", "fetch", "host_mirrors"]
 
@@ -69,7 +69,7 @@ def host_mirrors(etc: Path = Path("/etc/apt")) -> Mirrors:
     """Return the archive that this Debian machine uses itself.
 
     Raises:
-        EdgeKitError: It uses none; the message says how to name one.
+        ImageError: It uses none; the message says how to name one.
     """
     urls: list[str] = []
     for file in (etc / "sources.list", *sorted((etc / "sources.list.d").glob("*"))):
@@ -80,9 +80,7 @@ def host_mirrors(etc: Path = Path("/etc/apt")) -> Mirrors:
     main = [u for u in urls if u.rstrip("/").endswith("/debian")]
     security = [u for u in urls if u.rstrip("/").endswith("/debian-security")]
     if not main:
-        raise EdgeKitError(
-            "this machine's apt names no Debian archive", "name one with --mirror URL"
-        )
+        raise ImageError("this machine's apt names no Debian archive", "name one with --mirror URL")
     return Mirrors(main[0], security[0] if security else "")
 
 
@@ -96,10 +94,10 @@ def fetch(names: tuple[str, ...], mirrors: Mirrors, cache: Path, report: Report)
         report: Told what happens.
 
     Raises:
-        EdgeKitError: No network, no such package, or a signature that does not fit.
+        ImageError: No network, no such package, or a signature that does not fit.
     """
     if not KEYRING.exists():
-        raise EdgeKitError(
+        raise ImageError(
             f"{KEYRING} is missing", "on Debian: apt-get install debian-archive-keyring"
         )
     options = _apt_options(cache, mirrors)
@@ -115,7 +113,7 @@ def fetch(names: tuple[str, ...], mirrors: Mirrors, cache: Path, report: Report)
     debs = [d for d in files if (d.name, d.version) in wanted]
     missing = {name for name, _version in wanted} - {d.name for d in debs}
     if missing or not debs:
-        raise EdgeKitError(f"apt did not fetch {', '.join(sorted(missing)) or 'anything'}")
+        raise ImageError(f"apt did not fetch {', '.join(sorted(missing)) or 'anything'}")
     return debs
 
 

@@ -2,7 +2,7 @@
 
 Unpacking under qemu-user would cost most of a build's time, and needs no arm64 program at all, so
 each package is unpacked here and registered with dpkg as ``unpacked``; one emulated
-``dpkg --configure --pending`` does the rest. What the maintainers' preinst scripts would have done on
+``dpkg --configure --pending`` does the rest. What packages' preinst scripts would have done on
 an empty system is done by `_stand_in_for_preinst`.
 """
 
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from boards.image.packages import Deb
 from boards.image.tool import Report, call, need
-from edge_kit.errors import EdgeKitError
+from edge_kit.errors import ImageError
 
 __all__ = ["configure", "unpack"]
 
@@ -36,11 +36,14 @@ _MERGED = ("bin", "sbin", "lib")
 _HOOKS = ("etc/kernel/postinst.d", "etc/initramfs/post-update.d")
 
 
-def unpack(debs: list[Deb], root: Path, report: Report) -> None:
+def unpack(debs: list[Deb], root: Path, report: Report) -> int:
     """Unpack all packages into an empty directory, as root of a namespace.
 
+    Returns:
+        When the newest file in them was made, Unix time.
+
     Raises:
-        EdgeKitError: A package is damaged, or the disk is full.
+        ImageError: A package is damaged, or the disk is full.
     """
     for name in _MERGED:
         (root / "usr" / name).mkdir(parents=True)
@@ -52,9 +55,11 @@ def unpack(debs: list[Deb], root: Path, report: Report) -> None:
         (root / name).mkdir(parents=True, exist_ok=True)
     (root / "var/lib/dpkg/info/format").write_text("1\n", encoding="ascii")
     (root / "var/lib/dpkg/arch").write_text("arm64\n", encoding="ascii")
-    paragraphs = []
+    paragraphs, newest = [], 0
     for n, deb in enumerate(debs, 1):
-        paragraphs.append(_unpack_one(deb, root, info))
+        paragraph, made = _unpack_one(deb, root, info)
+        paragraphs.append(paragraph)
+        newest = max(newest, made)
         if n % 25 == 0 or n == len(debs):
             report(f"unpacked {n} of {len(debs)} packages")
     (root / "var/lib/dpkg/status").write_text("\n".join(paragraphs), encoding="utf-8")
@@ -63,11 +68,12 @@ def unpack(debs: list[Deb], root: Path, report: Report) -> None:
     config.parent.mkdir(parents=True, exist_ok=True)
     config.write_text(_DPKG_CONFIG, encoding="ascii")
     _stand_in_for_preinst(root)
+    return newest
 
 
-def _unpack_one(deb: Deb, root: Path, info: Path) -> str:
-    """Unpack one package and return its paragraph of dpkg's status file."""
-    names = _extract(deb, root)
+def _unpack_one(deb: Deb, root: Path, info: Path) -> tuple[str, int]:
+    """Unpack one package; return its paragraph of dpkg's status file and its newest file's time."""
+    names, newest = _extract(deb, root)
     control = call(["dpkg-deb", "--field", deb.path]).rstrip("\n")
     same = re.search(r"^Multi-Arch: same$", control, re.M)
     base = info / (f"{deb.name}:{deb.arch}" if same else deb.name)
@@ -82,30 +88,37 @@ def _unpack_one(deb: Deb, root: Path, info: Path) -> str:
             shutil.move(file, f"{base}.{file.name}")
     shutil.rmtree(scripts)
     first, _, rest = control.partition("\n")
-    return f"{first}\nStatus: install ok unpacked\n{rest}\n{conffiles}"
+    return f"{first}\nStatus: install ok unpacked\n{rest}\n{conffiles}", newest
 
 
-def _extract(deb: Deb, root: Path) -> list[str]:
-    """Unpack the files; return the names for dpkg's list of what a package owns."""
+def _extract(deb: Deb, root: Path) -> tuple[list[str], int]:
+    """Unpack the files; return all names, for dpkg's list, and the newest time."""
     tar = subprocess.Popen(
         [need("dpkg-deb"), "--fsys-tarfile", str(deb.path)], stdout=subprocess.PIPE
     )
     assert tar.stdout is not None
-    names: list[str] = []
+    seen: list[tarfile.TarInfo] = []
     with tar, tarfile.open(fileobj=tar.stdout, mode="r|") as archive:
         archive.extraction_filter = lambda member, _path: member
-        members = _wanted(archive, root, names)
+        members = _wanted(archive, root, seen)
         archive.extractall(root, members=members, numeric_owner=True)
     if tar.returncode:
-        raise EdgeKitError(f"{deb.path} is damaged", "remove it and build again")
-    return names
+        raise ImageError(f"{deb.path} is damaged", "remove it and build again")
+    names = [f"/{_plain(member) or '.'}" for member in seen]
+    return names, max((int(member.mtime) for member in seen), default=0)
 
 
-def _wanted(archive: tarfile.TarFile, root: Path, names: list[str]) -> Iterator[tarfile.TarInfo]:
+def _plain(member: tarfile.TarInfo) -> str:
+    return member.name.removeprefix(".").strip("/")
+
+
+def _wanted(
+    archive: tarfile.TarFile, root: Path, seen: list[tarfile.TarInfo]
+) -> Iterator[tarfile.TarInfo]:
     for member in archive:
-        name = member.name.removeprefix("./").rstrip("/")
-        names.append(f"/{name}" if name not in ("", ".") else "/.")
-        if name in ("", ".") or _excluded(name, member):
+        seen.append(member)
+        name = _plain(member)
+        if not name or _excluded(name, member):
             continue
         place = root / name
         if member.isdir() and place.is_symlink():
@@ -143,7 +156,7 @@ def configure(root: Path, epoch: int, report: Report) -> None:
     """Run all maintainers' scripts once, under emulation where this machine is no arm64.
 
     Raises:
-        EdgeKitError: A script failed; the message ends with dpkg's last words.
+        ImageError: A script failed; the message ends with dpkg's last words.
     """
     report("configuring all packages under emulation: this takes minutes")
     guard = root / "usr/sbin/policy-rc.d"
@@ -155,7 +168,7 @@ def configure(root: Path, epoch: int, report: Report) -> None:
         audit = _inside(root, epoch, "dpkg", "--audit")
     guard.unlink()
     if audit.strip():
-        raise EdgeKitError(f"packages are left unconfigured: {audit.strip()[:400]}")
+        raise ImageError(f"packages are left unconfigured: {audit.strip()[:400]}")
 
 
 def _inside(root: Path, epoch: int, *command: str) -> str:
@@ -187,17 +200,17 @@ def _mounts(root: Path) -> Iterator[None]:
         yield
     finally:
         for place in reversed(done):
-            call(["umount", "--recursive", "--lazy", place])
+            call(["umount", "--lazy", place])
 
 
 @contextmanager
 def _without_hooks(root: Path) -> Iterator[None]:
-    hooks = [f for name in _HOOKS for f in (root / name).glob("*") if f.is_file()]
-    modes = {f: f.stat().st_mode for f in hooks}
+    """Let the kernel's hooks do nothing for now, without touching files that dpkg watches."""
+    hooks = [f for name in _HOOKS for f in sorted((root / name).glob("*")) if f.is_file()]
     for file in hooks:
-        file.chmod(0o644)
+        call(["mount", "--bind", root / "usr/bin/true", file])
     try:
         yield
     finally:
-        for file, mode in modes.items():
-            file.chmod(mode)
+        for file in hooks:
+            call(["umount", file])

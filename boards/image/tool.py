@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from edge_kit.errors import EdgeKitError
+from edge_kit.errors import ImageError
 
 __all__ = ["Report", "call", "need", "require"]
 
@@ -50,13 +50,13 @@ def need(name: str) -> str:
     """Return the path of a program.
 
     Raises:
-        EdgeKitError: It is not installed; the message names Debian's package.
+        ImageError: It is not installed; the message names Debian's package.
     """
     search = os.pathsep.join([os.environ.get("PATH", ""), *_PLACES])
     path = shutil.which(name, path=search)
     if path is None:
         package = _PACKAGES.get(name, name)
-        raise EdgeKitError(f"{name} is not installed", f"on Debian: apt-get install {package}")
+        raise ImageError(f"{name} is not installed", f"on Debian: apt-get install {package}")
     return path
 
 
@@ -64,17 +64,17 @@ def require(names: Sequence[str]) -> None:
     """Check that all programs are there, before minutes of work are lost for want of the last.
 
     Raises:
-        EdgeKitError: Some are missing; the message names all their packages at once.
+        ImageError: Some are missing; the message names all their packages at once.
     """
     missing = []
     for name in names:
         try:
             need(name)
-        except EdgeKitError:
+        except ImageError:
             missing.append(name)
     if missing:
         packages = sorted({_PACKAGES.get(name, name) for name in missing})
-        raise EdgeKitError(
+        raise ImageError(
             f"not installed: {', '.join(missing)}",
             f"on Debian: apt-get install {' '.join(packages)}",
         )
@@ -90,7 +90,7 @@ def call(
     """Run a program to its end and return what it wrote.
 
     Raises:
-        EdgeKitError: It is not installed or failed; the message ends with its last words.
+        ImageError: It is not installed or failed; the message ends with its last words.
     """
     words = [need(str(command[0])), *map(str, command[1:])]
     done = subprocess.run(
@@ -105,5 +105,5 @@ def call(
     )
     if done.returncode:
         last = " / ".join((done.stderr or done.stdout).strip().splitlines()[-4:])
-        raise EdgeKitError(f"{command[0]} failed with {done.returncode}: {last}")
+        raise ImageError(f"{command[0]} failed with {done.returncode}: {last}")
     return done.stdout
