@@ -93,6 +93,9 @@ def notes(report: Report) -> list[str]:
     heat = [t for m in report.measurements for t in _temperatures(m)]
     if heat:
         said.append(f"hottest {max(heat):.1f} °C, coolest {min(heat):.1f} °C")
+    before = {w for m in report.measurements for w in _since_boot(m)}
+    if before:
+        said.append(f"since the board started: {', '.join(sorted(before))}")
     trip = report.round_trip
     if trip is None:
         return said
@@ -123,6 +126,10 @@ def _temperatures(m: Measurement) -> list[float]:
         m.conditions.get("during", {}).get("temperature_max_c"),
     )
     return [float(t) for t in said if t is not None]
+
+
+def _since_boot(m: Measurement) -> list[str]:
+    return [str(w) for w in m.conditions.get("after", {}).get("throttled_since_boot", [])]
 
 
 def _share(score: Score | None) -> str:

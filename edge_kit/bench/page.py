@@ -14,7 +14,7 @@ __all__ = ["page"]
 
 _MOST_LAYERS = 25
 _STYLE = """
-body{font:16px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:64rem;padding:0 1rem;
+body{font:16px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:72rem;padding:0 1rem;
   color:#1c2733}
 h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2rem}
 .wide{overflow-x:auto}
@@ -22,11 +22,12 @@ table{border-collapse:collapse;font-size:.9rem}
 td,th{padding:.3rem .7rem;text-align:right;border-bottom:1px solid #d5e0e8;
   font-variant-numeric:tabular-nums}
 td:first-child,th:first-child,td.mark{text-align:left}
-td.mark{color:#a32020}
+td,th{white-space:nowrap}
+td.mark{color:#a32020;white-space:normal;min-width:14rem}
 .facts td{text-align:left}
 svg{width:100%;height:auto}
 svg text{font:12px system-ui,sans-serif;fill:#1c2733}
-.marked{background:#fbeceb;border-left:4px solid #a32020;padding:.5rem 1rem}
+.marked{background:#fbeceb;border-left:4px solid #a32020;padding:.5rem 1rem;margin-top:1rem}
 """
 
 
@@ -49,6 +50,7 @@ disturb is jagged.</p>
 {calls_over_time([Series(_name(m), m.calls_ms) for m in good])}
 <h2>A frame through the whole pipeline</h2><p>Median of each stage, milliseconds.</p>
 {stage_bars([(_name(m), m.pipeline.stages_ms) for m in good if m.pipeline is not None])}
+<h2>The board meanwhile</h2><div class="wide">{_conditions(good)}</div>
 <h2>Notes</h2><ul>{"".join(f"<li>{escape(n)}</li>" for n in notes(report))}</ul>
 {"".join(_layers(m, m.layers) for m in good if m.layers)}
 </body></html>
@@ -82,6 +84,23 @@ def _figures(measurements: Sequence[Measurement]) -> str:
         tds = "".join(f"<td>{escape(c)}</td>" for c in cells)
         body += f'<tr>{tds}<td class="mark">{escape(mark)}</td></tr>'
     return f"<table><tr>{head}</tr>{body}</table>"
+
+
+def _conditions(measurements: Sequence[Measurement]) -> str:
+    names = ("model", "°C before", "°C most", "°C after", "MHz least", "MHz most",
+             "others, cores", "throttling bits after")  # fmt: skip
+    head = "".join(f"<th>{name}</th>" for name in names)
+    body = ""
+    for m in measurements:
+        before, during, after = (m.conditions.get(k, {}) for k in ("before", "during", "after"))
+        values = (
+            before.get("temperature_c"), during.get("temperature_max_c"),
+            after.get("temperature_c"), during.get("clock_min_mhz"), during.get("clock_max_mhz"),
+            m.conditions.get("other_load"), after.get("throttled"),
+        )  # fmt: skip
+        cells = "".join(f"<td>{'' if v is None else escape(str(v))}</td>" for v in values)
+        body += f"<tr><td>{escape(_name(m))}</td>{cells}</tr>"
+    return f"<table><tr>{head}</tr>{body}</table><p>Empty where the board does not tell.</p>"
 
 
 def _layers(m: Measurement, layers: Sequence[Layer]) -> str:

@@ -12,6 +12,7 @@ from edge_kit.bench.report import Report
 from edge_kit.bench.trial import Effort, measure_in_child
 from edge_kit.board import available_cores, read_board
 from edge_kit.bundle import Bundle
+from edge_kit.demo.photos import list_photos
 from edge_kit.errors import EngineError
 from edge_kit.manifest import EngineFile
 
@@ -85,6 +86,9 @@ def run_plan(
         SourceError: The photos are no good.
     """
     began, manifest, effort = time.time(), bundle.manifest, plan.effort
+    if effort.photos is not None:
+        # A folder that is no class should not come to light after minutes of measuring.
+        list_photos(effort.photos, manifest.classes)
     pairs = [(file, n) for file in plan.files(bundle) for n in plan.threads]
     found = []
     for index, (file, threads) in enumerate(pairs):

@@ -12,7 +12,7 @@ __all__ = ["COLOURS", "Series", "calls_over_time", "latency_bars", "stage_bars"]
 
 COLOURS = ("#33658a", "#c9803c", "#5b8c5a", "#8a4f7d", "#7a6a3a", "#2f8f9d", "#b0413e", "#55606e")
 
-_WIDTH, _LEFT, _ROW = 760, 190, 30
+_WIDTH, _LEFT, _ROW = 760, 230, 30
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import re
 import socket
 import tempfile
@@ -17,12 +18,23 @@ from edge_kit.bench.latency import Latency
 from edge_kit.bundle import Bundle
 from edge_kit.demo.children import Child, command
 from edge_kit.engines.selftest import SELFTEST
-from edge_kit.errors import MissingExtraError
+from edge_kit.errors import LinkError, MissingExtraError
+from edge_kit.link.address import BrokerAddress
+from edge_kit.link.link import Disconnected
+from edge_kit.link.mqtt import MqttLink
 
-__all__ = ["RoundTrip", "device_name", "measure_round_trip", "summarize"]
+__all__ = [
+    "RoundTrip",
+    "device_environment",
+    "device_name",
+    "measure_round_trip",
+    "reach",
+    "summarize",
+]
 
 LINGER_S = 30.0
 SILENCE_S = 180.0
+REACH_S = 30.0
 _ODD = re.compile(r"[^A-Za-z0-9._-]")
 _MOST_NAME = 64
 _KEPT = re.compile(r"EDGE_KIT_(PASSWORD|TLS)")
@@ -86,6 +98,33 @@ def device_name() -> str:
     return f"bench-{_ODD.sub('-', socket.gethostname())}"[:_MOST_NAME]
 
 
+def device_environment(env: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the environment, of a device's settings only those that prove who it is."""
+    return {
+        name: value
+        for name, value in (os.environ if env is None else env).items()
+        if not name.startswith("EDGE_KIT_") or _KEPT.match(name)
+    }
+
+
+def reach(broker: BrokerAddress, client_id: str, timeout_s: float = REACH_S) -> None:
+    """Connect once, so that a broker out of reach is known before minutes of measuring.
+
+    Raises:
+        LinkError: It cannot be reached, refuses us, or cannot be trusted.
+    """
+    link = MqttLink(broker, client_id)
+    link.start()
+    try:
+        event = link.events.get(timeout=timeout_s)
+    except queue.Empty:
+        raise LinkError(f"{broker.url} gives no answer within {timeout_s:.0f} s") from None
+    finally:
+        link.stop()
+    if isinstance(event, Disconnected) and event.error is not None:
+        raise event.error
+
+
 def measure_round_trip(
     bundle: Bundle,
     engine: str,
@@ -126,7 +165,9 @@ def measure_round_trip(
             "--linger", f"{linger_s:g}", "--json", *options,
         ]  # fmt: skip
         log = folder / "device.log"
-        with Child("the device", command("edge_kit.cli", *arguments), log, _environment()) as child:
+        with Child(
+            "the device", command("edge_kit.cli", *arguments), log, dict(device_environment())
+        ) as child:
             lines = list(child.events(SILENCE_S + linger_s))
     return summarize(lines, broker, engine, threads)
 
@@ -166,12 +207,3 @@ def _write_references(bundle: Bundle, folder: Path, frames: int) -> Path:
     for index in range(frames):
         Image.fromarray(pixels[index % len(pixels)]).save(folder / f"{index:05}.png")
     return folder
-
-
-def _environment() -> dict[str, str]:
-    """Return the environment, of a device's settings only those that prove who it is."""
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith("EDGE_KIT_") or _KEPT.match(name)
-    }

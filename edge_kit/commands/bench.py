@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from edge_kit.config import resolve
 from edge_kit.errors import EdgeKitError, EngineError, UsageError
 
 if TYPE_CHECKING:
+    from edge_kit.bench.measurement import Configuration
     from edge_kit.bench.report import Report
+    from edge_kit.bench.roundtrip import RoundTrip
     from edge_kit.bundle import Bundle
+    from edge_kit.link.address import BrokerAddress
 
 __all__ = ["bench"]
 
 _PATH = click.Path(path_type=Path)
 _MOST_THREADS = 1024
+# The broker and what proves to it who we are; named as in edge_kit.config.
+_BROKER = ("broker", "password_file", "tls_ca", "tls_cert", "tls_key")
 
 
 class _MeasureOrCompare(click.Command):
@@ -120,17 +127,13 @@ def bench(bundle_path: Path, **flags: Any) -> None:
 
 
 def _measure(bundle: Bundle, flags: Mapping[str, Any]) -> Report:
-    from dataclasses import replace
-
-    from edge_kit.bench.measurement import Configuration
     from edge_kit.bench.plan import Plan, default_threads, run_plan
-    from edge_kit.bench.roundtrip import device_name, measure_round_trip
+    from edge_kit.bench.roundtrip import device_name, reach
     from edge_kit.bench.trial import Effort
-    from edge_kit.link.address import BrokerAddress
 
-    broker = flags["broker"]
-    # A mistake in the address should not come to light after minutes of measuring.
-    url = None if broker is None else BrokerAddress.parse(broker).url
+    address, device = _address(flags), flags["device_id"] or device_name()
+    if address is not None:
+        reach(address, f"edgekit-{device}")
     effort = Effort(
         runs=flags["runs"], warmup=flags["warmup"], max_secs=flags["max_secs"],
         frames=flags["frames"], photos=flags["photos"], limit=flags["limit"],
@@ -144,23 +147,41 @@ def _measure(bundle: Bundle, flags: Mapping[str, Any]) -> Report:
 
     report = run_plan(bundle, plan, progress)
     best = report.fastest
-    if url is None or best is None:
+    if address is None or best is None:
         return report
-    click.echo(f"edge-kit: {flags['frames']} messages to {url} and back", err=True)
-    names = ("password_file", "tls_ca", "tls_cert", "tls_key")
-    given = [(f"--{n.replace('_', '-')}", str(flags[n])) for n in names if flags[n] is not None]
-    trip = measure_round_trip(
+    return replace(report, round_trip=_send(bundle, best.configuration, address, device, flags))
+
+
+def _address(flags: Mapping[str, Any]) -> BrokerAddress | None:
+    """Return the broker, with what proves who we are; None when none is asked for."""
+    from edge_kit.bench.roundtrip import device_environment
+
+    if flags["broker"] is None:
+        return None
+    return resolve({name: flags[name] for name in _BROKER}, device_environment()).address
+
+
+def _send(
+    bundle: Bundle, best: Configuration, address: BrokerAddress, device: str,
+    flags: Mapping[str, Any],
+) -> RoundTrip:  # fmt: skip
+    """Measure the way to a worker and back with the fastest engine."""
+    from edge_kit.bench.roundtrip import measure_round_trip
+
+    click.echo(f"edge-kit: {flags['frames']} messages to {address.url} and back", err=True)
+    given = [(name, flags[name]) for name in _BROKER[1:] if flags[name] is not None]
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in given]
+    return measure_round_trip(
         bundle,
-        best.configuration.engine,
-        best.configuration.threads,
-        broker=url,
-        device_id=flags["device_id"] or device_name(),
+        best.engine,
+        best.threads,
+        broker=address.url,
+        device_id=device,
         photos=flags["photos"],
         frames=flags["frames"],
         fps=flags["fps"],
-        options=[word for pair in given for word in pair],
+        options=options,
     )
-    return replace(report, round_trip=trip)
 
 
 @click.command(

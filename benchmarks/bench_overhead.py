@@ -1,0 +1,126 @@
+"""Does ``edge-kit bench`` measure the engine, and nothing but the engine?
+
+One engine is loaded once and called in turn in two ways: as the benchmark does it, through the end
+model and the engine that takes the time, and in a bare loop with nothing but the clock around the
+call. Who begins changes with each pair, so that neither always finds the warmer caches. Reported
+are the medians of both, their ratio (budget: 5 % off), and what the benchmark's own instruments
+take per call, measured around an engine that does nothing.
+
+    python benchmarks/bench_overhead.py --bundle clothing.ekb --engine onnx --json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edge_kit.bench.conditions import Watch
+from edge_kit.bench.latency import TimedEngine, run_calls
+from edge_kit.board import default_threads
+from edge_kit.bundle import Bundle
+from edge_kit.engines.end import EndModel
+from edge_kit.engines.engine import FakeEngine
+from edge_kit.engines.load import load_engine
+from edge_kit.engines.select import open_end_model
+from edge_kit.errors import EdgeKitError
+
+ASSETS = Path(__file__).parents[1] / "edge_kit" / "demo" / "assets"
+BUDGET = 0.05
+WARMUP = 20
+EMPTY_CALLS = 20_000
+
+
+def measure(bundle: Bundle, engine: str, threads: int, pairs: int) -> dict[str, Any]:
+    """Call the engine `pairs` times in each of the two ways."""
+    chosen = open_end_model(bundle, engine, threads)
+    file = chosen.file
+    chosen.close()
+    inner = load_engine(bundle, file, threads)
+    timed = TimedEngine(inner)
+    model = EndModel(timed, file)
+    rule = bundle.manifest.preprocessing
+    pixels = np.random.default_rng(0).integers(0, 256, (rule.height, rule.width, 3), np.uint8)
+    spec = inner.inputs["image"]
+    image = np.random.default_rng(0).integers(0, 100, (1, *spec.shape)).astype(spec.dtype)
+
+    def bench() -> float:
+        return run_calls(timed, lambda _index: model.infer(pixels), 1)[0]
+
+    def bare() -> float:
+        began = time.perf_counter()
+        inner.run({"image": image})
+        return time.perf_counter() - began
+
+    ways = {"bench": bench, "bare": bare}
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(WARMUP):
+        bench()
+        bare()
+    with Watch() as watch:
+        for index in range(pairs):
+            order = ("bench", "bare") if index % 2 else ("bare", "bench")
+            for name in order:
+                times[name].append(ways[name]())
+    model.close()
+    p50 = {name: statistics.median(values) * 1e3 for name, values in times.items()}
+    return {
+        "engine": inner.name,
+        "threads": threads,
+        "pairs": pairs,
+        "bench_p50_ms": round(p50["bench"], 4),
+        "bare_p50_ms": round(p50["bare"], 4),
+        "off": round(p50["bench"] / p50["bare"] - 1, 4),
+        "instrument_us": round(instrument_us(), 3),
+        "budget": BUDGET,
+        "marks": list(watch.conditions.marks) if watch.conditions else [],
+    }
+
+
+def instrument_us() -> float:
+    """Return what the timing adds to a call of an engine that does nothing, microseconds."""
+    empty = FakeEngine({}, {}, lambda _tensors: {})
+    timed = TimedEngine(empty)
+    batch = {"image": np.zeros((1, 1), np.uint8)}
+    seconds = {}
+    for name, run in (("with", timed.run), ("without", empty.run)):
+        rounds = []
+        for _ in range(5):
+            began = time.perf_counter()
+            for _ in range(EMPTY_CALLS // 5):
+                run(batch)
+            rounds.append(time.perf_counter() - began)
+        seconds[name] = min(rounds) / (EMPTY_CALLS // 5)
+    return (seconds["with"] - seconds["without"]) * 1e6
+
+
+def main() -> int:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--bundle", type=Path, default=ASSETS / "clothing.ekb")
+    parser.add_argument("--engine", choices=["auto", "onnx", "tflite"], default="auto")
+    parser.add_argument("--threads", type=int, default=default_threads())
+    parser.add_argument("--pairs", type=int, default=400)
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    try:
+        figures = measure(Bundle.open(args.bundle), args.engine, args.threads, args.pairs)
+    except EdgeKitError as error:
+        print(f"bench_overhead: error: {error}", file=sys.stderr)
+        return error.exit_code
+    if args.json:
+        print(json.dumps(figures, indent=1))
+    else:
+        for name, value in figures.items():
+            print(f"{name:16}{value}")
+    return 0 if abs(figures["off"]) <= BUDGET else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
