@@ -16,11 +16,12 @@ from PIL import Image
 
 from edge_kit.demo.children import Child, ChildError, command
 from edge_kit.demo.figures import Answer, Figures
-from edge_kit.demo.jpeg import jpeg, thumbnail
+from edge_kit.demo.jpeg import jpeg_size, thumbnail
 from edge_kit.demo.page import page
 from edge_kit.demo.photos import LabelledPhoto, lay_out, list_photos, pick
 from edge_kit.demo.reference import Reference, second_pass
 from edge_kit.errors import SourceError
+from edge_kit.manifest import Preprocessing
 from tests.tiny import CLASSES, SIZE, make_bundle
 
 SURE = {"red": (250, 5, 5), "green": (5, 250, 5), "blue": (5, 5, 250)}
@@ -167,7 +168,7 @@ def test_figures_of_a_run_that_sent_nothing_are_json():
 
 def test_the_page_needs_no_network_and_escapes_names():
     odd = Figures([answer(SENT)], 0, "onnx", 0.5, "mosquitto", ("<b>red</b>", "green", "blue"))
-    html = page(odd, {"red/a.png": jpeg(np.zeros((8, 8, 3), np.uint8))})
+    html = page(odd, {"red/a.png": b"\xff\xd8 a picture"})
     assert "&lt;b&gt;red&lt;/b&gt;" in html
     assert "<b>red</b>" not in html
     assert "data:image/jpeg;base64," in html
@@ -343,3 +344,12 @@ def test_a_demo_of_something_that_is_not_there_is_one_sentence(
     assert words in done.stderr
     assert "Traceback" not in done.stderr
     assert done.returncode == code
+
+
+@pytest.mark.parametrize("resize", ["squash", "crop"])
+def test_the_jpeg_that_messages_are_compared_with_is_no_noisier_than_needed(resize):
+    """Detail finer than a pixel of the model must not cost the JPEG bytes."""
+    board = np.indices((640, 480)).sum(axis=0) % 2 * 255
+    photo = np.repeat(board[:, :, None].astype(np.uint8), 3, axis=2)
+    rule = Preprocessing(128, 128, resize=resize)
+    assert jpeg_size(photo, rule) <= jpeg_size(np.full((640, 480, 3), 127, np.uint8), rule) + 100

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_kit.bundle import Bundle
-from edge_kit.demo.jpeg import jpeg
+from edge_kit.demo.jpeg import jpeg_size
 from edge_kit.demo.photos import LabelledPhoto
 from edge_kit.engines.end import EndModel
 from edge_kit.engines.engine import Engine
@@ -109,13 +109,14 @@ class _DeviceSide:
 
     def look(self, photo: LabelledPhoto) -> _Seen | None:
         try:
-            pixels = self._resize(read_photo(photo.path))
+            image = read_photo(photo.path)
         except SourceError:
             return None
-        out = self._end.infer(pixels)
+        out = self._end.infer(self._resize(image))
         features = out.features.copy()  # the engine may use its buffer again
         size = len(FeatureMessage(self._header, features).encode())
-        return _Seen(features, self._rule.decide(out.logits).label, size, len(jpeg(pixels)))
+        jpeg_bytes = jpeg_size(image, self._resize.rule)
+        return _Seen(features, self._rule.decide(out.logits).label, size, jpeg_bytes)
 
 
 def _cloud_labels(tail: Engine, end: EndModel, features: list[NDArray[np.generic]]) -> list[int]:
