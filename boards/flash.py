@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 from boards.bmap import BlockMap, Range
 from boards.card import Card
-from boards.source import ImageSource
+from boards.source import Chunk, ImageSource
 from edge_kit.errors import ImageError
 
-__all__ = ["Flashed", "Piece", "Progress", "flash", "pieces"]
+__all__ = ["Flashed", "Progress", "flash", "pieces"]
 
 HEAD = 1 << 20
 # Dirty pages are written out so often, or progress would run ahead of the card.
@@ -26,19 +26,6 @@ _SYNC_EVERY = 32 << 20
 _GONE = (errno.EIO, errno.ENODEV, errno.ENXIO, errno.ENOMEDIUM, errno.EREMOTEIO, errno.ESHUTDOWN)
 
 Progress = Callable[[str, int, int], None]
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Bytes that go to the card at one offset.
-
-    Attributes:
-        offset: Bytes from the start of the image.
-        data: The bytes, at most a chunk.
-    """
-
-    offset: int
-    data: bytes
 
 
 @dataclass(frozen=True)
@@ -111,7 +98,7 @@ def check_map(source: ImageSource, block_map: BlockMap, card: Card) -> None:
         )
 
 
-def pieces(source: ImageSource, ranges: tuple[Range, ...]) -> Iterator[Piece]:
+def pieces(source: ImageSource, ranges: tuple[Range, ...]) -> Iterator[Chunk]:
     """Yield what lies in `ranges`, at most a chunk each, and check each range's SHA-256.
 
     Raises:
@@ -120,20 +107,18 @@ def pieces(source: ImageSource, ranges: tuple[Range, ...]) -> Iterator[Piece]:
     waiting = iter(ranges)
     current = next(waiting, None)
     digest = hashlib.sha256()
-    at = 0
-    for chunk in source.chunks():
-        end = at + len(chunk)
+    for chunk in source.chunks([(r.start, r.stop) for r in ranges]):
+        at, end = chunk.offset, chunk.offset + len(chunk.data)
         while current is not None and current.start < end:
             start, stop = max(at, current.start), min(end, current.stop)
-            data = chunk[start - at : stop - at]
+            data = chunk.data[start - at : stop - at]
             digest.update(data)
             if stop == current.stop:
                 _check_range(source, current, digest.hexdigest())
-            yield Piece(start, data)
+            yield Chunk(start, data)
             if stop < current.stop:
                 break
             current, digest = next(waiting, None), hashlib.sha256()
-        at = end
 
 
 def _check_range(source: ImageSource, found: Range, digest: str) -> None:
@@ -151,14 +136,14 @@ def _write(
     """Write all pieces; return offset, length and SHA-256 of each."""
     card.write(0, bytes(min(HEAD, card.size)))
     card.sync()
-    held: list[Piece] = []
+    held: list[Chunk] = []
     digests: list[tuple[int, int, bytes]] = []
     dirty = 0
     for piece in pieces(source, block_map.ranges):
         digests.append((piece.offset, len(piece.data), hashlib.sha256(piece.data).digest()))
         head = max(0, min(len(piece.data), HEAD - piece.offset))
         if head:
-            held.append(Piece(piece.offset, piece.data[:head]))
+            held.append(Chunk(piece.offset, piece.data[:head]))
         if tail := piece.data[head:]:
             card.write(piece.offset + head, tail)
             dirty += len(tail)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -46,7 +47,7 @@ class Meter:
         self._stream = stream or sys.stderr
         self._clock = clock
         self._stage = ""
-        self._began = self._shown = 0.0
+        self._began, self._shown = 0.0, -math.inf
         self._step = -1
 
     def __call__(self, stage: str, done: int, whole: int) -> None:
@@ -54,7 +55,7 @@ class Meter:
         now = self._clock()
         if stage != self._stage:
             self.end()
-            self._stage, self._began, self._shown, self._step = stage, now, 0.0, -1
+            self._stage, self._began, self._shown, self._step = stage, now, -math.inf, -1
         line = progress_line(stage, done, whole, now - self._began)
         if self._stream.isatty():
             if now - self._shown >= _EVERY_S or done >= whole:

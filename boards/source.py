@@ -7,10 +7,11 @@ xz from its index, of gzip by unpacking it once, since its own note of the size 
 from __future__ import annotations
 
 import gzip
+import itertools
 import lzma
 import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import IO
 
 from edge_kit.errors import ImageError
 
-__all__ = ["CHUNK", "ImageSource", "open_source", "xz_size"]
+__all__ = ["CHUNK", "Chunk", "ImageSource", "open_source", "xz_size"]
 
 # Cards erase in blocks of up to 4 MiB.
 CHUNK = 4 << 20
@@ -46,21 +47,46 @@ class ImageSource:
     packing: str
     size: int
 
-    def chunks(self) -> Iterator[bytes]:
-        """Yield the image from its start in pieces of `CHUNK`; the next is read meanwhile.
+    def chunks(self, wanted: Sequence[tuple[int, int]] | None = None) -> Iterator[Chunk]:
+        """Yield the image in pieces of `CHUNK`, in order; the next is read meanwhile.
+
+        Args:
+            wanted: Starts and stops, in order; of a raw file only chunks that touch one are read.
+                A packed file has to be unpacked from its start to its end.
 
         Raises:
             ImageError: The file is damaged, or its size differs from `size`.
         """
-        seen = 0
         with _reading(self.path), _open(self.path, self.packing) as file:
-            for piece in _ahead(lambda: _fill(file)):
-                seen += len(piece)
-                if seen > self.size:
-                    break
-                yield piece
+            if self.packing == "raw":
+                starts = _starts(((0, self.size),) if wanted is None else wanted)
+                for chunk in _ahead(_read_at(file, starts)):
+                    if len(chunk.data) != min(CHUNK, self.size - chunk.offset):
+                        break
+                    yield chunk
+                seen = file.seek(0, os.SEEK_END)
+            else:
+                seen = 0
+                for chunk in _ahead(_read_at(file, itertools.count(0, CHUNK), seek=False)):
+                    seen += len(chunk.data)
+                    if seen > self.size:
+                        break
+                    yield chunk
         if seen != self.size:
             raise _damaged(self.path, f"it unpacks to another size than the {self.size:,} bytes")
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A piece of an image.
+
+    Attributes:
+        offset: Bytes from its start.
+        data: At most `CHUNK` bytes.
+    """
+
+    offset: int
+    data: bytes
 
 
 def open_source(path: Path) -> ImageSource:
@@ -164,6 +190,22 @@ def _open(path: Path, packing: str) -> IO[bytes]:
     return path.open("rb", buffering=0)
 
 
+def _starts(wanted: Sequence[tuple[int, int]]) -> Iterator[int]:
+    """Yield the offsets of all chunks that touch a range."""
+    behind = 0
+    for start, stop in wanted:
+        at = max(behind, start - start % CHUNK)
+        yield from range(at, stop, CHUNK)
+        behind = max(behind, -(-stop // CHUNK) * CHUNK)
+
+
+def _read_at(file: IO[bytes], starts: Iterable[int], *, seek: bool = True) -> Iterator[Chunk]:
+    for start in starts:
+        if seek:
+            file.seek(start)
+        yield Chunk(start, _fill(file))
+
+
 def _fill(file: IO[bytes]) -> bytes:
     """Read a whole chunk; shorter only at the end."""
     pieces, missing = [], CHUNK
@@ -173,13 +215,14 @@ def _fill(file: IO[bytes]) -> bytes:
     return b"".join(pieces)
 
 
-def _ahead(read: Callable[[], bytes]) -> Iterator[bytes]:
-    """Yield what `read` returns until it is empty; a thread reads one piece ahead."""
+def _ahead(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+    """Yield chunks until one is empty; a thread reads one ahead."""
+    end = Chunk(0, b"")
     with ThreadPoolExecutor(1) as pool:
-        coming = pool.submit(read)
-        while piece := coming.result():
-            coming = pool.submit(read)
-            yield piece
+        coming = pool.submit(next, chunks, end)
+        while (chunk := coming.result()).data:
+            coming = pool.submit(next, chunks, end)
+            yield chunk
 
 
 class _reading:  # noqa: N801 - used as a statement

@@ -1,0 +1,75 @@
+"""``edge-kit image boot``."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import click
+
+from boards.image.answer import Ear, broker, broker_port
+from boards.image.boot import MACHINES, Guest, start
+from edge_kit.errors import ImageError
+
+__all__ = ["boot"]
+
+_LOOK_EVERY_S = 1.0
+
+
+@click.command(
+    epilog="\b\nExample:\n"
+    "  edge-kit image boot edge.img.xz --machine raspi3b\n"
+    '\b\nThe image\'s broker has to be this machine: broker = "mqtt://10.0.2.2:1883" in its\n'
+    "configuration. What listens there is used; otherwise a mosquitto is started meanwhile."
+)
+@click.argument("image", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option("--machine", type=click.Choice(sorted(MACHINES)), default="virt", show_default=True)
+@click.option(
+    "--answers",
+    type=click.IntRange(0),
+    default=0,
+    metavar="N",
+    help="Wait also until a worker at this broker answered N samples.",
+)
+@click.option("--timeout", type=click.IntRange(1), default=900, show_default=True, metavar="S")
+@click.option("--log", type=click.Path(path_type=Path), help="Keep the console's output here.")
+def boot(image: Path, machine: str, answers: int, timeout: int, log: Path | None) -> None:
+    """Boot an image in QEMU and wait until its device answers on MQTT.
+
+    The image stays as it is: the emulator writes to a copy. Its kernel command line is the image's
+    own, but for the console.
+    """
+    began = time.monotonic()
+    with start(image, machine, _report, log) as guest:
+        port = broker_port(guest.settings)
+        with broker(port) as started:
+            _report(f"{'started a' if started else 'using the'} broker on port {port}")
+            ear = Ear(port)
+            try:
+                _wait(guest, ear, answers, began + timeout)
+            finally:
+                ear.close()
+    seconds = time.monotonic() - began
+    status = ear.status
+    click.echo(
+        f"{ear.device} is online after {seconds:.0f} s: {status.get('model')} on "
+        f"{status.get('engine')}, {ear.answers} answers"
+    )
+
+
+def _wait(guest: Guest, ear: Ear, answers: int, deadline: float) -> None:
+    while not ear.device or ear.answers < answers:
+        guest.check()
+        if time.monotonic() > deadline:
+            last = " / ".join(guest.console().splitlines()[-4:])
+            heard = f"{ear.device} is online, {ear.answers} answers" if ear.device else "nothing"
+            raise ImageError(
+                f"not in time; heard of the device: {heard}; its console ends with: {last}",
+                "give it more --timeout; --log keeps the whole console",
+            )
+        ear.heard.wait(_LOOK_EVERY_S)
+        ear.heard.clear()
+
+
+def _report(text: str) -> None:
+    click.echo(f"edge-kit: {text}", err=True)
