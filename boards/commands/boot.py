@@ -33,14 +33,17 @@ _LOOK_EVERY_S = 1.0
 )
 @click.option("--timeout", type=click.IntRange(1), default=900, show_default=True, metavar="S")
 @click.option("--log", type=click.Path(path_type=Path), help="Keep the console's output here.")
-def boot(image: Path, machine: str, answers: int, timeout: int, log: Path | None) -> None:
+@click.option("--journal", is_flag=True, help="Let the device's journal go to the console too.")
+def boot(
+    image: Path, machine: str, answers: int, timeout: int, log: Path | None, journal: bool
+) -> None:
     """Boot an image in QEMU and wait until its device answers on MQTT.
 
     The image stays as it is: the emulator writes to a copy. Its kernel command line is the image's
     own, but for the console.
     """
     began = time.monotonic()
-    with start(image, machine, _report, log) as guest:
+    with start(image, machine, _report, log=log, journal=journal) as guest:
         port = broker_port(guest.settings)
         with broker(port) as started:
             _report(f"{'started a' if started else 'using the'} broker on port {port}")

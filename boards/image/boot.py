@@ -11,11 +11,10 @@ from pathlib import Path
 
 from boards.image.partitions import partitions
 from boards.image.tool import Report, call, need
+from boards.payload.settings import FILE, Settings
 from edge_kit.errors import ImageError, UsageError
 
 __all__ = ["MACHINES", "Guest", "boot_files", "command_line", "start"]
-
-_HOST_IN_GUEST = "10.0.2.2"
 
 
 @dataclass(frozen=True)
@@ -60,12 +59,12 @@ class Guest:
     Attributes:
         process: QEMU.
         log: The file that the serial console goes to.
-        host: The address under which the guest reaches this machine's loopback.
+        settings: What the image says of its device.
     """
 
     process: subprocess.Popen[bytes]
     log: Path
-    host: str = _HOST_IN_GUEST
+    settings: Settings
 
     def console(self) -> str:
         """Return what the guest has said so far."""
@@ -99,7 +98,7 @@ def boot_files(image: Path, out: Path, tree: str) -> str:
     """
     first = partitions(image)[0]
     source = f"{image}@@{first.start}"
-    for name in ("vmlinuz", "initrd.img", "cmdline.txt", *([tree] if tree else [])):
+    for name in ("vmlinuz", "initrd.img", "cmdline.txt", FILE, *([tree] if tree else [])):
         try:
             call(["mcopy", "-n", "-o", "-i", source, f"::/{name}", out / name])
         except ImageError as error:
@@ -111,7 +110,9 @@ def boot_files(image: Path, out: Path, tree: str) -> str:
 
 
 @contextmanager
-def start(image: Path, machine: str, report: Report, log: Path | None = None) -> Iterator[Guest]:
+def start(
+    image: Path, machine: str, report: Report, *, log: Path | None = None, journal: bool = False
+) -> Iterator[Guest]:
     """Boot an image; the emulator ends with the context, and the image stays as it was.
 
     Args:
@@ -119,6 +120,7 @@ def start(image: Path, machine: str, report: Report, log: Path | None = None) ->
         machine: One of `MACHINES`.
         report: Told what happens.
         log: Where the console goes; kept when given.
+        journal: Let the whole journal go to the console, for finding mistakes.
 
     Raises:
         UsageError: There is no such machine.
@@ -136,6 +138,8 @@ def start(image: Path, machine: str, report: Report, log: Path | None = None) ->
             raw = work / "edge.img"
             _unpack(image, raw)
         line = command_line(boot_files(raw, work, kind.tree), kind.console)
+        line += " systemd.journald.forward_to_console=1" if journal else ""
+        settings = Settings.parse((work / FILE).read_text(encoding="utf-8"))
         disk = work / "card.qcow2"
         # A card is larger than the image, which the first boot has to notice; and QEMU wants cards
         # of a power of two.
@@ -152,7 +156,7 @@ def start(image: Path, machine: str, report: Report, log: Path | None = None) ->
         with (work / "qemu.err").open("wb") as errors:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=errors)
         try:
-            yield Guest(process, log)
+            yield Guest(process, log, settings)
         finally:
             process.terminate()
             try:
