@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import multiprocessing
+import os
 import random
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -97,13 +98,20 @@ def _allocate(task: FeatureTask, view: int) -> None:
         return
     task.folder.mkdir(parents=True, exist_ok=True)
     _zeros(task.features(view), np.float16, (count, *task.shape))
-    _zeros(task.progress(view), np.uint8, (count,))
+    part = task.progress(view).with_suffix(".part")
+    _zeros(part, np.uint8, (count,))
+    part.replace(task.progress(view))
 
 
 def _zeros(path: Path, dtype: type[np.generic], shape: tuple[int, ...]) -> None:
-    """Make an array file of zeros without holding it in memory."""
+    """Make an array file of zeros without holding it in memory.
+
+    Its blocks are taken at once: on a full disk a write to mapped memory would kill the process.
+    """
     made = np.lib.format.open_memmap(path, "w+", dtype, shape)  # type: ignore[no-untyped-call]
     made.flush()
+    with path.open("r+b") as file:
+        os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
 
 
 def _missing(task: FeatureTask) -> Iterator[tuple[int, list[int]]]:

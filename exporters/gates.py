@@ -204,7 +204,10 @@ def _label(file: Exported) -> str:
 
 @dataclass(frozen=True)
 class _Alike:
-    """How often two engines decide alike where the second is not torn, and on all photos."""
+    """How often two engines decide alike where the second is not torn, and on all photos.
+
+    Where it is torn on every photo, all of them count.
+    """
 
     share: float
     decided: int
@@ -212,6 +215,8 @@ class _Alike:
     photos: int
 
     def __str__(self) -> str:
+        if self.decided == 0:
+            return f"{self.overall:.1%} of {self.photos} photos, each a toss-up"
         return (
             f"{self.share:.1%} of the {self.decided} photos that are no toss-up "
             f"({self.overall:.1%} of all {self.photos})"
@@ -222,6 +227,5 @@ def _compare(given: NDArray[np.float32], expected: NDArray[np.float32]) -> _Alik
     alike = given.argmax(1) == expected.argmax(1)
     ranked = np.sort(softmax(expected), axis=1)
     decided = ranked[:, -1] - ranked[:, -2] >= TORN
-    if not decided.any():
-        decided[:] = True
-    return _Alike(float(alike[decided].mean()), int(decided.sum()), float(alike.mean()), len(alike))
+    counted = alike[decided] if decided.any() else alike
+    return _Alike(float(counted.mean()), int(decided.sum()), float(alike.mean()), len(alike))

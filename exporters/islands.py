@@ -18,8 +18,8 @@ from edge_kit.errors import ExportError
 __all__ = ["assert_all_int8", "float_islands"]
 
 HINT = (
-    "replace the operation by one that both engines quantize (for instance avg_pool2d with a "
-    "fixed kernel for adaptive pooling or mean, ReLU6 for SiLU)"
+    "cut before the layer that the name shows, or replace it by one that both engines quantize "
+    "(ReLU6 or SiLU for GELU, BatchNorm for GroupNorm, avg_pool2d with a fixed kernel)"
 )
 MAX_NAMED = 5
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -113,7 +114,7 @@ def learn_tail(
         prefix = plan.source.fresh or ""
         fresh = [p for name, p in tail.named_parameters() if name.startswith(prefix)]
         trained = train_tail(tail, fresh, cache, config, watch.progress)
-        torch.save(trained.state_dict(), folder / "tail.pt")
+        _save(trained.state_dict(), folder / "tail.pt")
 
     stage = workspace.run("tail", {"training": asdict(config)}, make, after=[features])
     state = _read(stage.folder / "tail.pt")
@@ -140,7 +141,7 @@ def learn_halves(
             plan.normalize, plan.trunk, tail, cache, classes, config, watch.progress
         )
         parts = {name: part.state_dict() for name, part in _parts(trained).items()}
-        torch.save(parts, folder / "halves.pt")
+        _save(parts, folder / "halves.pt")
 
     inputs: dict[str, Any] = {"training": asdict(config), "classes": classes}
     if not plan.source.tuned:  # else one of the stages before made the tail
@@ -170,6 +171,13 @@ def _fresh_halves(plan: Plan, classes: int, config: TrainingConfig) -> Halves:
     head = ExitHead(config.channels, classes, (size[0], size[1]), config.exit_width)
     end = EndModel(plan.normalize, plan.trunk, encode, head, FEATURE_SCALE)
     return Halves(end.eval(), CloudHalf(decode, copy.deepcopy(plan.tail)).eval())
+
+
+def _save(state: Mapping[str, Any], path: Path) -> None:
+    """Write what `_read` reads; on a full disk torch itself raises no OSError."""
+    packed = io.BytesIO()
+    torch.save(state, packed)
+    path.write_bytes(packed.getbuffer())
 
 
 def _read(path: Path) -> Mapping[str, Any]:

@@ -114,13 +114,16 @@ def export_end_onnx(
         quantized = Path(work) / "int8.onnx"
         _quantize(plain, quantized, calibration, pixels, scale, chosen)
         model = onnx.load(quantized)
-    _drop_input_quantizer(model.graph, signed=chosen.signed)
-    _emit_int8_features(model.graph)
+        _drop_input_quantizer(model.graph, signed=chosen.signed)
+        _emit_int8_features(model.graph)
+        onnx.checker.check_model(model)
+        legible = Path(work) / path.name
+        onnx.save(model, legible)
+        assert_all_int8(legible)  # while nodes still have the layers' names
     compact(model)
     path.parent.mkdir(parents=True, exist_ok=True)
     onnx.checker.check_model(model)
     onnx.save(model, path)
-    assert_all_int8(path)
     zero_point = pixels.zero_point - (128 if chosen.signed else 0)
     dtype = "int8" if chosen.signed else "uint8"
     shape = (int(calibration.shape[3]), *size)

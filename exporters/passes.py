@@ -10,7 +10,7 @@ from torch.nn import functional as F  # noqa: N812 (the name that the field uses
 
 from exporters.macs import Recording
 
-__all__ = ["BATCH", "fix_pools", "fold_sizes"]
+__all__ = ["BATCH", "fix_pools", "fold_sizes", "spell_out"]
 
 BATCH = "edge_kit_batch"  # meta key of the one node that holds the batch size
 
@@ -113,6 +113,50 @@ def _pool(module: fx.GraphModule, node: fx.Node) -> tuple[tuple[int, int], bool]
     if not isinstance(size, (tuple, list)) or not all(isinstance(s, int) for s in size):
         return None
     return (size[0], size[-1]), False
+
+
+def spell_out(module: fx.GraphModule) -> None:
+    """Write hard swish and hard sigmoid as sums, products and ReLU6, in place.
+
+    onnxruntime quantizes those, and computes the activations themselves in float.
+    """
+    graph = module.graph
+    for node in list(graph.nodes):
+        kind = _hard(module, node)
+        if kind is None:
+            continue
+        x = node.args[0]
+        with graph.inserting_before(node):
+            shifted = graph.call_function(torch.add, (x, 3.0))
+            bounded = graph.call_function(F.relu6, (shifted,))
+            made = gate = graph.call_function(torch.mul, (bounded, 1 / 6))
+            if kind == "swish":
+                made = graph.call_function(torch.mul, (x, gate))
+        for new in (shifted, bounded, gate, made):
+            new.meta = dict(node.meta)
+        node.replace_all_uses_with(made)
+        graph.erase_node(node)
+    module.recompile()
+
+
+_HARD: dict[Any, str] = {
+    nn.Hardswish: "swish",
+    F.hardswish: "swish",
+    torch.ops.aten.hardswish.default: "swish",
+    torch.ops.aten.hardswish_.default: "swish",
+    nn.Hardsigmoid: "sigmoid",
+    F.hardsigmoid: "sigmoid",
+    torch.ops.aten.hardsigmoid.default: "sigmoid",
+    torch.ops.aten.hardsigmoid_.default: "sigmoid",
+}
+
+
+def _hard(module: fx.GraphModule, node: fx.Node) -> str | None:
+    if not node.args or not isinstance(node.args[0], fx.Node):
+        return None
+    if node.op == "call_module":
+        return _HARD.get(type(module.get_submodule(str(node.target))))
+    return _HARD.get(node.target) if node.op == "call_function" else None
 
 
 def _spatial_mean(node: fx.Node) -> tuple[tuple[int, int], bool] | None:

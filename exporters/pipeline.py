@@ -32,7 +32,7 @@ from exporters.report import Report, render
 from exporters.stages import Stage, Workspace
 from exporters.thresholds import fit_exit
 from exporters.verify import verify
-from exporters.writer import write_bundle
+from exporters.writer import check_target, write_bundle
 
 __all__ = ["ExportResult", "HybridAnswers", "export"]
 
@@ -98,6 +98,7 @@ def export(config: ExportConfig, watch: Watch | None = None) -> ExportResult:
         GateError: A figure misses its budget; the report in the work folder shows all of them.
     """
     watch = watch or Silent()
+    check_target(config.out)
     work = Workspace(config.work, watch)
     photos, found = _photos(config, work, watch)
     source, tuned = _source(config, photos, work, watch)

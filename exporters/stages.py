@@ -98,8 +98,10 @@ class Workspace:
             seconds = time.monotonic() - start
             _write_mark(folder, digest, done=True, seconds=seconds)
         except OSError as error:
+            # numpy's own errors only count the bytes that a full disk did not take.
+            reason = error.strerror or f"not all could be written ({error})"
             raise ExportError(
-                f"stage {name!r} cannot work in {folder}: {error.strerror or error}",
+                f"stage {name!r} cannot work in {folder}: {reason}",
                 "free space or choose another --out; finished stages are kept",
             ) from error
         return Stage(name, folder, digest, seconds, False)

@@ -12,7 +12,7 @@ from torch import fx, nn
 from edge_kit.errors import ExportError
 from exporters.load import blame
 from exporters.macs import Recording, record
-from exporters.passes import fix_pools, fold_sizes
+from exporters.passes import fix_pools, fold_sizes, spell_out
 from exporters.quiet import quiet
 
 __all__ = ["Traced", "trace"]
@@ -72,6 +72,7 @@ def trace(model: nn.Module, shape: tuple[int, int, int]) -> Traced:
         try:
             fold_sizes(module, record(module, two), record(module, three))
             fix_pools(module, record(module, two))
+            spell_out(module)
             recording = record(module, two[:1])
             difference = float((module(two) - expected).abs().max())
             module(three)

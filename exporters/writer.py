@@ -19,12 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_kit.bundle import MANIFEST, Bundle, sha256_file
-from edge_kit.errors import ExportError
+from edge_kit.errors import ExportError, UsageError
 from edge_kit.exits import CurvePoint, ExitRule
 from edge_kit.manifest import Cut, Manifest, Preprocessing
 from exporters.exported import Exported
 
-__all__ = ["LABELS", "SELFTEST", "write_bundle"]
+__all__ = ["LABELS", "SELFTEST", "check_target", "write_bundle"]
 
 LABELS = "labels.txt"
 SELFTEST = "reference/selftest.npz"
@@ -65,7 +65,7 @@ def write_bundle(
         ExportError: `out` is in the way, or cannot be written.
         BundleError: What was written is not sound.
     """
-    _check_target(out)
+    check_target(out)
     contents: dict[str, Path | bytes] = {LABELS: "".join(f"{c}\n" for c in classes).encode()}
     if selftest is not None:
         contents[SELFTEST] = _selftest(files, selftest)
@@ -101,7 +101,15 @@ def write_bundle(
     return Bundle.open(out)
 
 
-def _check_target(out: Path) -> None:
+def check_target(out: Path) -> None:
+    """Refuse a directory that a bundle cannot take.
+
+    Raises:
+        UsageError: It has no name of its own, such as ``.``.
+        ExportError: It is a file, or holds anything but a bundle.
+    """
+    if out.name in ("", ".."):
+        raise UsageError(f"--out {out} names no directory of its own", "for example ./bundle")
     if not out.exists():
         return
     if not out.is_dir():

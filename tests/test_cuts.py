@@ -182,6 +182,18 @@ def test_training_the_tail_leaves_the_model_alone(traced):
     assert torch.equal(traced.module.state_dict()["fc.weight"], before)
 
 
+@pytest.mark.parametrize("layer", [nn.Hardswish(True), nn.Hardsigmoid()])
+def test_hard_activations_are_spelled_out_and_keep_their_place(layer):
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), layer, nn.Conv2d(4, 4, 3), nn.Flatten())
+    model = nn.Sequential(model, nn.Linear(4 * 28 * 28, 3)).eval()
+    found = trace(model, SHAPE)
+    assert "hard" not in found.module.code
+    assert find_cuts(found)[0].name == "0.1"
+    batch = 4 * torch.randn(3, *SHAPE)
+    with torch.no_grad():
+        assert torch.allclose(found(batch), model(batch), atol=1e-5)
+
+
 def test_pools_get_a_fixed_kernel(traced):
     code = traced.module.code
     assert "avg_pool2d" in code

@@ -204,6 +204,19 @@ def test_bad_flags_are_sentences(arguments, change, kind, said, tmp_path):
     assert not (tmp_path / "b").exists()
 
 
+@pytest.mark.parametrize("out", [".", "/", ".."])
+def test_a_bundle_needs_a_name_of_its_own(arguments, out):
+    error = failure([*arguments, "--out", out])
+    assert isinstance(error, UsageError)
+    assert "names no directory of its own" in str(error)
+
+
+def test_what_is_in_the_way_is_said_before_the_work(arguments, tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    assert "holds no bundle" in str(failure([*arguments, "--out", str(tmp_path)]))
+    assert not tmp_path.with_name(tmp_path.name + ".work").exists()
+
+
 def test_missing_flags_and_bad_numbers_are_sentences():
     assert "needs --data" in str(failure(["tests.shapes:build", "--out", "x"]))
     done = CliRunner().invoke(export, ["m:f", "--list-cuts", "--mean", "1,2"])

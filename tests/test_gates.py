@@ -145,6 +145,7 @@ def test_toss_ups_count_for_nothing(int8):
     assert int8_agreement(Fixed([torn, torn]), Fixed([torn, sure]), PIXELS[:2]).measured == 0.0
     nothing = int8_agreement(Fixed([[1.01, 1.0, 0.0]]), Fixed([torn]), PIXELS[:1])
     assert nothing.measured == 0.0
+    assert "0.0% of 1 photos, each a toss-up" in nothing.sentence
 
 
 def test_a_missing_runtime_is_not_checked(int8):

@@ -168,7 +168,7 @@ def test_a_float_island_is_refused_by_name(tmp_path):
 def test_a_float_model_is_all_islands(tmp_path):
     twin = export_end_float(trained().end, tmp_path / "twin.onnx", size=SIZE)
     assert any(name.startswith(("Conv", "FusedConv")) for name in float_islands(twin.source))
-    with pytest.raises(ExportError, match="more; replace the operation"):
+    with pytest.raises(ExportError, match="more; cut before the layer"):
         assert_all_int8(twin.source)
 
 
