@@ -81,7 +81,7 @@ class BrokerAddress:
         if parts.password is not None:
             raise ConfigError(
                 "the broker address holds a password",
-                "put it in a file and name that with password_file, or set EDGE_KIT_PASSWORD",
+                "put it in a file and name that as the password file, or in the environment",
             )
         if not parts.hostname or parts.path.strip("/") or parts.query or parts.fragment:
             raise ConfigError(f"broker address {url!r} makes no sense", example)
