@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import json
 import lzma
 import os
 import pty
 import random
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -20,7 +22,6 @@ import pytest
 from boards.bmap import make_map, whole_map
 from boards.card import BlockCard
 from boards.cli import image as image_group
-from boards.commands.flash import LOOPS
 from boards.disks import Disk, find, read_disks
 from boards.flash import flash
 from boards.guards import objections
@@ -31,6 +32,9 @@ from tests.loops import Loop, why_not
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
 
+# By name: `boards.commands.flash` is also what click calls.
+command = importlib.import_module("boards.commands.flash")
+LOOPS = command.LOOPS
 MIB = 1 << 20
 NOISE = random.Random(3).randbytes(MIB)
 TIMEOUT_S = 120
@@ -91,12 +95,12 @@ def quiet(_stage: str, _done: int, _whole: int) -> None:
 
 def typing_in(text: str, *args: object) -> subprocess.CompletedProcess[str]:
     """Run the command in a terminal in which somebody types `text`."""
-    command = [sys.executable, "-m", "edge_kit.cli", "image", "flash", *map(str, args)]
+    line = [sys.executable, "-m", "edge_kit.cli", "image", "flash", *map(str, args)]
     outer, inner = pty.openpty()
     try:
         os.write(outer, f"{text}\n".encode())
         return subprocess.run(
-            command, env=os.environ | {LOOPS: "1"}, stdin=inner, capture_output=True, text=True,
+            line, env=os.environ | {LOOPS: "1"}, stdin=inner, capture_output=True, text=True,
             timeout=TIMEOUT_S, check=False,
         )  # fmt: skip
     finally:
@@ -265,3 +269,64 @@ def test_a_device_without_room_says_so_as_the_kernel_does(loop):
     with BlockCard(disk_of(loop(MIB))) as card, pytest.raises(OSError) as caught:
         card.write(MIB, b"x" * 512)
     assert caught.value.errno == errno.ENOSPC
+
+
+@pytest.fixture
+def numbered(monkeypatch) -> Iterator[Callable[[str], None]]:
+    """Give every device of the command's lsblk a serial number, which loop devices lack."""
+    before = signal.getsignal(signal.SIGTERM)
+
+    def give(serial: str) -> None:
+        monkeypatch.setattr(
+            command, "read_disks", lambda: tuple(replace(d, serial=serial) for d in read_disks())
+        )
+
+    yield give
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_with_its_serial_number_nobody_is_asked(tmp_path, loop, run_flash, numbered):
+    image, device = write_image(tmp_path / "a.img", 2 * MIB, 0), loop(8 * MIB)
+    numbered("A1B2")
+    code, _, said = run_flash(image, device.path, "--yes", "--serial", "A1B3")
+    assert (code, "has the serial number 'A1B2', not 'A1B3'" in said) == (11, True)
+    assert Path(device.path).read_bytes() == bytes(8 * MIB)
+    code, out, said = run_flash(image, device.path, "--yes", "--serial", "A1B2", "--json")
+    assert (code, json.loads(out)["verified"]) == (0, MIB), said
+    assert "verifying" in said
+    assert Path(device.path).read_bytes()[:MIB] == NOISE
+
+
+def test_an_interrupted_flash_tells_of_the_card(tmp_path, loop, run_flash, numbered, monkeypatch):
+    image, device = write_image(tmp_path / "a.img", 8 * MIB, 0, 6), loop(8 * MIB)
+    device.file.write_bytes(b"\xee" * (8 * MIB))
+    numbered("A1B2")
+    sync, calls = BlockCard.sync, []
+
+    def interrupted(card: BlockCard) -> None:
+        sync(card)
+        calls.append(card)
+        if len(calls) == 2:  # all but the partition table is there
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(BlockCard, "sync", interrupted)
+    code, _, said = run_flash(image, device.path, "--yes", "--serial", "A1B2")
+    assert (code, "interrupted: the card is not usable" in said) == (130, True)
+    assert Path(device.path).read_bytes()[:MIB] == bytes(MIB)
+
+
+def test_a_card_that_is_exchanged_while_the_person_thinks_is_not_written(
+    tmp_path, loop, run_flash, numbered, monkeypatch
+):
+    image, device = write_image(tmp_path / "a.img", 2 * MIB, 0), loop(8 * MIB)
+    numbered("A1B2")
+
+    def think(*_args: object, **_options: object) -> str:
+        numbered("C3D4")
+        return device.name
+
+    monkeypatch.setattr(command.sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(command.click, "prompt", think)
+    code, _, said = run_flash(image, device.path)
+    assert (code, "changed meanwhile" in said) == (11, True)
+    assert Path(device.path).read_bytes() == bytes(8 * MIB)
