@@ -106,7 +106,7 @@ def main() -> int:
     parser.add_argument("--bundle", type=Path, default=ASSETS / "clothing.ekb")
     parser.add_argument("--engine", choices=["auto", "onnx", "tflite"], default="auto")
     parser.add_argument("--threads", type=int, default=default_threads())
-    parser.add_argument("--pairs", type=int, default=400)
+    parser.add_argument("--pairs", type=int, default=1000)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from edge_kit.bench.conditions import Watch
 from edge_kit.bench.latency import Latency, TimedEngine, run_calls
 from edge_kit.bench.measurement import Configuration, Layer, Measurement, Score
 from edge_kit.bench.page import page
+from edge_kit.bench.pipeline import run_pipeline
 from edge_kit.bench.plan import default_threads
 from edge_kit.bench.profile import layers_of_trace
 from edge_kit.bench.roundtrip import RoundTrip, device_environment, device_name, summarize
@@ -22,12 +24,14 @@ from edge_kit.bench.state import BoardState
 from edge_kit.bench.subject import WholeModel
 from edge_kit.bench.trial import measure_in_child
 from edge_kit.bundle import MANIFEST, Bundle, sha256_file
+from edge_kit.engines.end import EndOutput
 from edge_kit.engines.engine import FakeEngine
 from edge_kit.engines.selftest import SELFTEST
 from edge_kit.errors import EngineError, SourceError, UsageError
-from edge_kit.manifest import EngineFile
+from edge_kit.manifest import EngineFile, Preprocessing
 from edge_kit.tensors import TensorSpec
 from edge_kit.wire import Topics
+from tests.test_docs import keys
 from tests.tiny_tflite import make_bundle_with_both
 
 QUICK = Effort(runs=30, warmup=3, max_secs=20, frames=5)
@@ -149,6 +153,31 @@ def test_the_reference_photos_are_compared_with_the_export(tmp_path):
     found = measure_in_child(Bundle.open(bundle.root), file, 1, QUICK, watch=quiet)
     assert found.error == ""
     assert (found.reference.right, found.reference.total) == (3, 4)
+
+
+class Still:
+    """An end model that answers without looking."""
+
+    feature_spec = TensorSpec("features", (1, 1, 1), "NCHW", "int8")
+    file = EngineFile("a.onnx", "end", "onnx", "any", "", 0, 0, (), ())
+
+    def __init__(self):
+        self.shapes = set()
+
+    def infer(self, pixels):
+        self.shapes.add(pixels.shape)
+        return EndOutput(np.zeros((1, 1, 1), np.int8), np.zeros(3, np.float32))
+
+
+@pytest.mark.parametrize(("size", "without"), [(16, False), (16, True), (600, True)])
+def test_a_board_without_opencv_still_has_a_pipeline(both, monkeypatch, size, without):
+    if without:
+        monkeypatch.setitem(sys.modules, "cv2", None)
+    manifest = replace(both.manifest, preprocessing=Preprocessing(size, size))
+    model = Still()
+    found = run_pipeline(manifest, model, None, 7, 20.0)
+    assert (found.frames, found.source) == (7, "synthetic")
+    assert model.shapes == {(size, size, 3)}
 
 
 def test_the_report_survives_json(report, tmp_path):
@@ -363,3 +392,22 @@ def test_a_report_without_any_figure_still_makes_pages(report):
     nothing = replace(report, measurements=[failed])
     assert nothing.fastest is None
     assert "the wheel died" in card(nothing) and "the wheel died" in page(nothing)
+
+
+def test_the_page_under_docs_names_every_key(report):
+    text = (Path(__file__).parents[1] / "docs/benchmark.md").read_text(encoding="utf-8")
+    trip = RoundTrip("mqtt://b", "onnx", 1, 3, 3, 98.0, Latency.of([0.01]))
+    data = replace(report, round_trip=trip).to_json()
+    one = data["measurements"][0]
+    assert keys(text, "## JSON") == set(data)
+    assert keys(text, "### A measurement") == set(one)
+    assert keys(text, "### A configuration") == set(one["configuration"])
+    assert keys(text, "### A distribution") == set(one["inference_ms"])
+    assert keys(text, "### A score") == set(one["top1"])
+    assert keys(text, "### Conditions") == set(one["conditions"])
+    assert keys(text, "### A state") == set(one["conditions"]["before"])
+    assert keys(text, "### A round trip") == set(data["round_trip"])
+    for name in ("pipeline", "memory_bytes", "layers"):
+        parts = one[name][0] if name == "layers" else one[name]
+        line = next(row for row in text.splitlines() if row.startswith(f"| `{name}` |"))
+        assert all(f"`{part}`" in line for part in parts)

@@ -14,7 +14,8 @@ from edge_kit.bench.throttling import Throttling
 
 __all__ = ["BoardState", "busy_seconds", "read_governor", "read_state"]
 
-_FIRMWARE = "sys/devices/platform/soc/soc:firmware/get_throttled"
+# Below soc/soc:firmware on most; the names of both folders vary with the board.
+_FIRMWARE = "sys/devices/platform/soc*/*firmware/get_throttled"
 _VCGENCMD_S = 5.0
 
 
@@ -61,7 +62,8 @@ def read_state(root: Path = Path("/"), vcgencmd: Callable[[], str] | None = None
     zones = _numbers(root, "sys/class/thermal/thermal_zone*/temp")
     clocks = _numbers(root, "sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_cur_freq")
     counts = _numbers(root, "sys/devices/system/cpu/cpu*/thermal_throttle/core_throttle_count")
-    text = _text(root / _FIRMWARE) or (vcgencmd or _ask_firmware)()
+    told = "".join(_text(file) for file in list(root.glob(_FIRMWARE))[:1])
+    text = told or (vcgencmd or _ask_firmware)()
     return BoardState(
         # Millidegrees and kHz: Documentation/ABI/testing/sysfs-class-thermal and cpu-freq
         temperature=round(max(zones) / 1000, 1) if zones else None,
