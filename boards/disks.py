@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from edge_kit.errors import ImageError
 
-__all__ = ["Disk", "find", "parse_disks", "read_disks", "walk"]
+__all__ = ["Disk", "find", "parse_blkid", "parse_disks", "read_disks", "walk"]
 
 _TIMEOUT_S = 30
 # A device stands below a parent a few levels at most; more is damage or malice.
@@ -122,7 +123,44 @@ def read_disks() -> tuple[Disk, ...]:
         ) from None
     except (OSError, subprocess.SubprocessError) as error:
         raise ImageError(f"lsblk fails: {error}") from None
-    return parse_disks(done.stdout)
+    return tuple(_probed(disk) for disk in parse_disks(done.stdout))
+
+
+def _probed(disk: Disk) -> Disk:
+    """Look at the device itself where lsblk knows of no contents.
+
+    lsblk asks udev, and in a container or on a small system there is none: every disk looks blank.
+    """
+    children = tuple(_probed(child) for child in disk.children)
+    if disk.filesystem or disk.table or disk.size == 0 or disk.kind == "rom":
+        return replace(disk, children=children)
+    found = parse_blkid(_blkid(disk.path))
+    return replace(
+        disk,
+        children=children,
+        table=found.get("PTTYPE", ""),
+        filesystem=found.get("TYPE", ""),
+        label=found.get("LABEL", ""),
+        uuid=found.get("UUID", ""),
+    )
+
+
+def _blkid(path: str) -> str:
+    command = ["blkid", "--probe", "--output", "export", path]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    # 8: several signatures contradict each other; without the right to read there is no answer.
+    return "TYPE=several-signatures" if done.returncode == 8 else done.stdout
+
+
+def parse_blkid(text: str) -> dict[str, str]:
+    """Read ``blkid --output export``: a name and a value a line, odd bytes behind backslashes."""
+    pairs = (line.partition("=") for line in text.splitlines())
+    return {name: re.sub(r"\\(.)", r"\1", value) for name, equals, value in pairs if equals}
 
 
 def parse_disks(text: str) -> tuple[Disk, ...]:

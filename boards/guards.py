@@ -25,12 +25,12 @@ _WHOLE = "disk"
 _PARTITION = "part"
 # Where cards and sticks are; anything else is built in, or far away.
 _BUSES = ("usb", "mmc")
-# Signatures of volumes that other disks belong to, when nothing uses them at the moment.
+# Signatures of volumes that other disks belong to, when nothing uses them at the moment; beside
+# these, all whose names end in _member.
 _MEMBERS = {
-    "LVM2_member": "LVM", "LVM1_member": "LVM", "linux_raid_member": "a RAID array",
-    "isw_raid_member": "a RAID array", "ddf_raid_member": "a RAID array",
-    "crypto_LUKS": "encryption", "BitLocker": "encryption", "VMFS_volume_member": "VMFS",
-    "DM_snapshot_cow": "a snapshot", "DM_integrity": "dm-integrity", "stratis": "Stratis",
+    "LVM2_member": "LVM", "LVM1_member": "LVM", "crypto_LUKS": "encryption",
+    "BitLocker": "encryption", "DM_snapshot_cow": "a snapshot", "DM_integrity": "dm-integrity",
+    "stratis": "Stratis", "promise_fasttrack_raid": "a RAID array",
 }  # fmt: skip
 # In use without any trace in lsblk: their kernel modules hold the disks, not the device mapper.
 _SILENT = {"zfs_member": "ZFS", "ceph_bluestore": "Ceph", "bcachefs": "bcachefs",
@@ -159,12 +159,18 @@ def _unlike_a_card(target: Disk, disks: tuple[Disk, ...]) -> Iterator[Objection]
         yield Objection("emmc", "is flash memory soldered to this board, not a card", True)
     if target.size > LARGEST:
         yield Objection("large", f"is larger than cards are ({target.size / 1e9:,.0f} GB)", True)
-    if members := sorted(
-        {_MEMBERS[d.filesystem] for d in target.everything() if d.filesystem in _MEMBERS}
-    ):
+    if members := sorted({m for d in target.everything() if (m := _member(d.filesystem))}):
         yield Objection("member", f"is a member of {', '.join(members)}", True)
     if not any("/" in d.mounts for d in walk(disks)):
         # In a container, or with / on ZFS or on the network, no disk shows what it is used for.
         yield Objection(
             "blind", "cannot be told from the system disk, since / is on no disk seen here", True
         )
+
+
+def _member(filesystem: str) -> str:
+    if filesystem in _SILENT:
+        return ""  # objected to already
+    if filesystem.endswith("_raid_member"):
+        return "a RAID array"
+    return _MEMBERS.get(filesystem, "a volume" if filesystem.endswith("_member") else "")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from boards.disks import Disk, find, parse_disks
+from boards.disks import Disk, find, parse_blkid, parse_disks
 from boards.guards import LARGEST, candidates, may_flash, objections
 from edge_kit.errors import ImageError
 from tests.lsblk import DIALECTS, GB, disk, modern, on, part, sd, usb
@@ -108,6 +108,10 @@ DANGEROUS = {
                           "sdb", "member", True),
     "a firmware RAID's disk": (
         [PC, disk("sdb", 200 * GB, fstype="isw_raid_member")], "sdb", "member", True),
+    "a VMware volume": ([PC, usb("sdb", 32 * GB, fstype="VMFS_volume_member")],
+                        "sdb", "member", True),
+    "a stick with a snapshot store": (
+        [PC, usb("sdb", 32 * GB, part("sdb1", fstype="DM_snapshot_cow"))], "sdb", "member", True),
     "a locked card": ([PC, usb("sdb", 32 * GB, ro=1)], "sdb", "read-only", False),
     "a small card": ([PC, usb("sdb", 2 * GB)], "sdb", "small", False),
     "a card one byte too small": ([PC, usb("sdb", IMAGE - 1)], "sdb", "small", False),
@@ -197,6 +201,19 @@ def test_nothing_of_a_recorded_machine_without_a_card_is_accepted(file):
     rows = candidates(disks)
     assert rows
     assert all(not may_flash(found, forced=False) for _, found in rows)
+
+
+def test_a_recorded_loop_device_is_refused_as_swap():
+    disks = parse_disks((RECORDED / "swap.json").read_text(encoding="utf-8"))
+    assert {o.code for o in objections(find(disks, "loop0"), disks, loops=True)} == {"swap"}
+
+
+def test_what_blkid_says_is_read():
+    text = "DEVNAME=/dev/sdb1\nLABEL=my\\ card\nUUID=1-2\nTYPE=vfat\n\n"
+    assert parse_blkid(text) == {
+        "DEVNAME": "/dev/sdb1", "LABEL": "my card", "UUID": "1-2", "TYPE": "vfat",
+    }  # fmt: skip
+    assert parse_blkid("") == {}
 
 
 def test_every_device_of_the_system_disk_is_refused_for_that():

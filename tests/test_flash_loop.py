@@ -204,6 +204,46 @@ def test_a_mounted_device_is_refused_by_the_guard_and_again_by_the_kernel(loop, 
         BlockCard(disk)
 
 
+@pytest.mark.skipif(shutil.which("mkfs.btrfs") is None, reason="btrfs-progs is not installed")
+def test_the_second_disk_of_a_mounted_btrfs_is_refused_twice_over(loop, mounted):
+    one, other = loop(256 * MIB), loop(256 * MIB)
+    subprocess.run(
+        ["mkfs.btrfs", "-q", "-d", "raid1", "-m", "raid1", one.path, other.path],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    mounted(one.path)
+    disks = read_disks()
+    found = {
+        d.path: {o.code for o in objections(d, disks, loops=True)}
+        for d in (find(disks, one.path), find(disks, other.path))
+    }
+    assert found == {one.path: {"mounted", "pool"}, other.path: {"pool"}}
+    with pytest.raises(ImageError, match="is in use"):
+        BlockCard(find(disks, other.path))
+
+
+@pytest.mark.skipif(shutil.which("mkswap") is None, reason="mkswap is not installed")
+def test_swap_in_use_is_refused_twice_over(loop):
+    device = loop(16 * MIB)
+    subprocess.run(["mkswap", "-q", device.path], check=True, capture_output=True)
+    subprocess.run(["swapon", device.path], check=True)
+    try:
+        disks = read_disks()
+        disk = find(disks, device.path)
+        assert [o.code for o in objections(disk, disks, loops=True)] == ["swap"]
+        with pytest.raises(ImageError, match="is in use"):
+            BlockCard(disk)
+    finally:
+        subprocess.run(["swapoff", device.path], check=True)
+
+
+@pytest.mark.skipif(shutil.which("mkfs.ext4") is None, reason="e2fsprogs is not installed")
+def test_contents_are_told_without_udev_too(loop):
+    image = loop(16 * MIB)
+    subprocess.run(["mkfs.ext4", "-q", "-L", "root fs", image.path], check=True)
+    assert disk_of(image).contents == "ext4 root fs"
+
+
 @pytest.mark.parametrize("change", [{"size": 5}, {"number": "1:1"}])
 def test_a_device_that_was_exchanged_meanwhile_is_not_opened(loop, change):
     disk = disk_of(loop(8 * MIB))
