@@ -4,7 +4,8 @@ One engine is loaded once and called in turn in two ways: as the benchmark does 
 model and the engine that takes the time, and in a bare loop with nothing but the clock around the
 call. Who begins changes with each pair, so that neither always finds the warmer caches. Reported
 are the medians of both, their ratio (budget: 5 % off), and what the benchmark's own instruments
-take per call, measured around an engine that does nothing.
+take per call, measured around an engine that does nothing. On a machine that other programs disturb
+the medians are theirs too: there the 10th percentiles, of calls that had their cores, decide.
 
     python benchmarks/bench_overhead.py --bundle clothing.ekb --engine onnx --json
 """
@@ -13,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
 import time
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from edge_kit.bench.conditions import Watch
-from edge_kit.bench.latency import TimedEngine, run_calls
+from edge_kit.bench.latency import Latency, TimedEngine, run_calls
 from edge_kit.board import default_threads
 from edge_kit.bundle import Bundle
 from edge_kit.engines.end import EndModel
@@ -69,17 +69,21 @@ def measure(bundle: Bundle, engine: str, threads: int, pairs: int) -> dict[str, 
             for name in order:
                 times[name].append(ways[name]())
     model.close()
-    p50 = {name: statistics.median(values) * 1e3 for name, values in times.items()}
+    found = {name: Latency.of(values) for name, values in times.items()}
+    p10 = {name: float(np.percentile(values, 10)) for name, values in times.items()}
+    conditions = watch.conditions
+    assert conditions is not None
     return {
         "engine": inner.name,
         "threads": threads,
         "pairs": pairs,
-        "bench_p50_ms": round(p50["bench"], 4),
-        "bare_p50_ms": round(p50["bare"], 4),
-        "off": round(p50["bench"] / p50["bare"] - 1, 4),
+        "bench_p50_ms": round(found["bench"].p50, 4),
+        "bare_p50_ms": round(found["bare"].p50, 4),
+        "off": round(found["bench"].p50 / found["bare"].p50 - 1, 4),
+        "off_p10": round(p10["bench"] / p10["bare"] - 1, 4),
         "instrument_us": round(instrument_us(), 3),
         "budget": BUDGET,
-        "marks": list(watch.conditions.marks) if watch.conditions else [],
+        "disturbed": conditions.disturbed,
     }
 
 
@@ -119,7 +123,7 @@ def main() -> int:
     else:
         for name, value in figures.items():
             print(f"{name:16}{value}")
-    return 0 if abs(figures["off"]) <= BUDGET else 1
+    return 0 if abs(figures["off_p10" if figures["disturbed"] else "off"]) <= BUDGET else 1
 
 
 if __name__ == "__main__":

@@ -142,4 +142,5 @@ def test_the_overhead_of_the_benchmark_is_measured(both, tmp_path):
     assert figures["pairs"] == 40
     assert figures["bench_p50_ms"] > 0 and figures["bare_p50_ms"] > 0
     # Not how large it is: the tiny model's call is shorter than anything that disturbs it.
-    assert done.returncode == (0 if abs(figures["off"]) <= figures["budget"] else 1)
+    off = figures["off_p10" if figures["disturbed"] else "off"]
+    assert done.returncode == (0 if abs(off) <= figures["budget"] else 1)
