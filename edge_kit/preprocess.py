@@ -77,7 +77,7 @@ def resize(pixels: NDArray[np.uint8], width: int, height: int) -> NDArray[np.uin
     pixels = np.ascontiguousarray(pixels)
     whole = min(pixels.shape[1] // width, pixels.shape[0] // height)
     if whole > 1:
-        # Without the remainder, at most whole - 1 pixels at an edge, each result is one whole block.
+        # Without the remainder at two edges, each result is the mean of one whole block.
         smaller = (pixels.shape[1] // whole, pixels.shape[0] // whole)
         blocks = pixels[: smaller[1] * whole, : smaller[0] * whole]
         pixels = cv2.resize(blocks, smaller, interpolation=cv2.INTER_AREA)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -17,9 +16,8 @@ from edge_kit.wire import FeatureHeader, FeatureMessage
 from exporters.exported import Exported
 from exporters.thresholds import wilson
 
-__all__ = ["Outcome", "Share", "jpeg_size", "measure", "message_size"]
+__all__ = ["Outcome", "Share", "measure", "message_size"]
 
-JPEG_QUALITY = 75
 _CHUNK = 64
 
 
@@ -61,7 +59,7 @@ class Outcome:
         cloud: The cloud half's logits on that end model's features, (N, classes).
         full: The unsplit float model's logits, (N, classes).
         message_bytes: Size of the photo's feature message, header included, (N,).
-        jpeg_bytes: Size of its pixels as JPEG quality 75, (N,).
+        jpeg_bytes: Size of each photo as JPEG quality 75 at the model's input size, (N,).
     """
 
     labels: NDArray[np.int64]
@@ -125,6 +123,7 @@ def measure(
     full: Exported,
     pixels: NDArray[np.uint8],
     labels: NDArray[np.int64],
+    jpeg_bytes: NDArray[np.int64],
     features: TensorSpec,
     tick: Callable[[int, int], None] = lambda done, whole: None,
 ) -> Outcome:
@@ -136,6 +135,7 @@ def measure(
         full: The whole float model.
         pixels: uint8 (N, height, width, 3), preprocessed.
         labels: (N,).
+        jpeg_bytes: From `exporters.photos.load_pixels`, (N,).
         features: The cut's spec, NCHW.
         tick: Told photos done and photos in all.
     """
@@ -155,7 +155,7 @@ def measure(
         cloud=np.concatenate(cloud),
         full=np.concatenate(whole),
         message_bytes=np.array(sizes, np.int64),
-        jpeg_bytes=np.array([jpeg_size(p) for p in pixels], np.int64),
+        jpeg_bytes=np.asarray(jpeg_bytes),
     )
 
 
@@ -163,12 +163,3 @@ def message_size(features: NDArray[Any], spec: TensorSpec) -> Sequence[int]:
     """Return the bytes of each sample's message on the wire; features (N, *spec.shape)."""
     header = FeatureHeader(bytes(8), 0, spec, bytes(8), 0, 0, 0.0)
     return [len(FeatureMessage(header, row).encode()) for row in features]
-
-
-def jpeg_size(pixels: NDArray[np.uint8]) -> int:
-    """Return the bytes of pixels (h, w, 3) as JPEG quality 75."""
-    from PIL import Image
-
-    out = io.BytesIO()
-    Image.fromarray(pixels).save(out, "JPEG", quality=JPEG_QUALITY)
-    return out.tell()

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_kit.errors import ExportError, MissingExtraError, SourceError
+from edge_kit.jpeg import jpeg_size
 from edge_kit.preprocess import Preprocessor
 from edge_kit.sources.photo import PHOTO_SUFFIXES, read_photo
 
@@ -270,18 +271,21 @@ def load_pixels(
     chosen: Sequence[Photo],
     preprocessor: Preprocessor,
     tick: Tick = lambda done, whole: None,
-) -> NDArray[np.uint8]:
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Decode and resize photos exactly as a device does.
 
     Returns:
-        (N, height, width, 3), in the order of `chosen`.
+        Pixels (N, height, width, 3), in the order of `chosen`, and what each photo would take as
+        a JPEG, bytes (N,); see `edge_kit.jpeg.jpeg_size`.
     """
     rule = preprocessor.rule
     pixels = np.empty((len(chosen), rule.height, rule.width, 3), np.uint8)
+    jpeg_bytes = np.empty(len(chosen), np.int64)
     for i, photo in enumerate(chosen):
-        pixels[i] = preprocessor(read_photo(photos.path(photo)))
+        image = read_photo(photos.path(photo))
+        pixels[i], jpeg_bytes[i] = preprocessor(image), jpeg_size(image, rule)
         tick(i + 1, len(chosen))
-    return pixels
+    return pixels, jpeg_bytes
 
 
 def spread(count: int, most: int) -> NDArray[np.int64]:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_kit.bundle import Bundle
+from edge_kit.jpeg import QUALITY
 from edge_kit.manifest import Cut
 from edge_kit.preprocess import Preprocessor
 from edge_kit.tensors import TensorSpec
@@ -139,9 +140,10 @@ def export(config: ExportConfig, watch: Watch | None = None) -> ExportResult:
 
 @dataclass(frozen=True)
 class Pixels:
-    """Decoded splits, memory maps of uint8 (N, h, w, 3), and the stage that made them."""
+    """Decoded splits, memory maps of uint8 (N, h, w, 3), JPEG sizes, the stage that made them."""
 
     arrays: Mapping[str, NDArray[np.uint8]]
+    jpeg_bytes: Mapping[str, NDArray[np.int64]]
     stage: Stage
 
 
@@ -191,14 +193,17 @@ def _pixels(plan: Plan, photos: PhotoSet, work: Workspace, watch: Watch, found: 
     def make(folder: Path) -> None:
         for split in ("validation", "test"):
             chosen = photos.splits[split]
-            pixels = load_pixels(
+            pixels, jpeg_bytes = load_pixels(
                 photos, chosen, preprocessor, lambda d, w: watch.progress("pixels", d, w)
             )
             np.save(folder / f"{split}.npy", pixels)
+            np.save(folder / f"{split}-jpeg.npy", jpeg_bytes)
 
-    stage = work.run("pixels", {"rule": plan.source.rule.to_json()}, make, after=[found])
-    arrays = {s: np.load(stage.folder / f"{s}.npy", mmap_mode="r") for s in ("validation", "test")}
-    return Pixels(arrays, stage)
+    inputs = {"rule": plan.source.rule.to_json(), "jpeg_quality": QUALITY}
+    folder = (stage := work.run("pixels", inputs, make, after=[found])).folder
+    arrays = {s: np.load(folder / f"{s}.npy", mmap_mode="r") for s in ("validation", "test")}
+    sizes = {s: np.load(folder / f"{s}-jpeg.npy") for s in ("validation", "test")}
+    return Pixels(arrays, sizes, stage)
 
 
 def _outcome(
@@ -217,6 +222,7 @@ def _outcome(
             files.full,
             pixels.arrays[split],
             photos.labels(split),
+            pixels.jpeg_bytes[split],
             spec,
             lambda d, w: watch.progress(split, d, w),
         )

@@ -10,18 +10,17 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 from PIL import Image
 
 from edge_kit.demo.children import Child, ChildError, command
 from edge_kit.demo.figures import Answer, Figures
-from edge_kit.demo.jpeg import jpeg_size, thumbnail
 from edge_kit.demo.page import page
 from edge_kit.demo.photos import LabelledPhoto, lay_out, list_photos, pick
 from edge_kit.demo.reference import Reference, second_pass
 from edge_kit.errors import SourceError
-from edge_kit.manifest import Preprocessing
+from edge_kit.jpeg import thumbnail
+from edge_kit.sources.photo import read_photo
 from tests.tiny import CLASSES, SIZE, make_bundle
 
 SURE = {"red": (250, 5, 5), "green": (5, 250, 5), "blue": (5, 5, 250)}
@@ -179,7 +178,7 @@ def test_the_page_needs_no_network_and_escapes_names():
 def test_a_thumbnail_keeps_its_shape(tmp_path):
     Image.new("RGB", (400, 200)).save(tmp_path / "a.png")
     thumb = tmp_path / "thumb.jpg"
-    thumb.write_bytes(thumbnail(tmp_path / "a.png", 100))
+    thumb.write_bytes(thumbnail(read_photo(tmp_path / "a.png"), 100))
     with Image.open(thumb) as image:
         assert image.size == (100, 50)
 
@@ -344,12 +343,3 @@ def test_a_demo_of_something_that_is_not_there_is_one_sentence(
     assert words in done.stderr
     assert "Traceback" not in done.stderr
     assert done.returncode == code
-
-
-@pytest.mark.parametrize("resize", ["squash", "crop"])
-def test_the_jpeg_that_messages_are_compared_with_is_no_noisier_than_needed(resize):
-    """Detail finer than a pixel of the model must not cost the JPEG bytes."""
-    board = np.indices((640, 480)).sum(axis=0) % 2 * 255
-    photo = np.repeat(board[:, :, None].astype(np.uint8), 3, axis=2)
-    rule = Preprocessing(128, 128, resize=resize)
-    assert jpeg_size(photo, rule) <= jpeg_size(np.full((640, 480, 3), 127, np.uint8), rule) + 100

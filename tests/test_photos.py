@@ -143,8 +143,9 @@ def test_pixels_are_what_a_device_sees(tmp_path):
     found = find_photos(split_tree(tmp_path))
     preprocessor = Preprocessor(Preprocessing(16, 16))
     chosen = found.splits["test"]
-    pixels = load_pixels(found, chosen, preprocessor)
+    pixels, jpeg_bytes = load_pixels(found, chosen, preprocessor)
     assert pixels.shape == (6, 16, 16, 3)
+    assert (jpeg_bytes > 100).all()
     for row, photo in zip(pixels, chosen, strict=True):
         assert np.array_equal(row, preprocessor(read_photo(found.path(photo))))
 

@@ -17,7 +17,7 @@ from edge_kit.wire import FeatureHeader, FeatureMessage
 from exporters.charts import Line, confusion_matrix, line_chart, reliability_diagram
 from exporters.exported import Exported
 from exporters.gates import Gate
-from exporters.outcome import Outcome, Share, jpeg_size, message_size
+from exporters.outcome import Outcome, Share, message_size
 from exporters.report import DOUBTFUL, Report, render
 
 pytestmark = pytest.mark.export
@@ -78,12 +78,6 @@ def test_message_size_is_the_size_on_the_wire():
     header = FeatureHeader(b"m" * 8, 0, spec, b"s" * 8, 1, 2, 0.5)
     real = [len(FeatureMessage(header, row).encode()) for row in features]
     assert message_size(features, spec) == real
-
-
-def test_jpeg_size_grows_with_detail():
-    flat = np.full((32, 32, 3), 90, np.uint8)
-    noise = np.random.default_rng(0).integers(0, 255, (32, 32, 3), np.uint8)
-    assert jpeg_size(noise) > jpeg_size(flat) > 0
 
 
 def test_line_chart_maps_corners():

@@ -47,8 +47,9 @@ def demo(
     """
     # Here, so that `edge-kit --help` stays quick.
     from edge_kit.demo import DemoConfig, run_demo
-    from edge_kit.demo.jpeg import thumbnail
     from edge_kit.demo.page import page
+    from edge_kit.jpeg import thumbnail
+    from edge_kit.sources.photo import read_photo
 
     config = DemoConfig(
         bundle or _asset("clothing.ekb", "--bundle"),
@@ -62,7 +63,7 @@ def demo(
     finally:
         progress.end()
     doubtful = sorted(figures.answers, key=lambda a: -a.entropy)[:_SHOWN]
-    html = page(figures, {a.name: thumbnail(config.photos / a.name) for a in doubtful})
+    html = page(figures, {a.name: thumbnail(read_photo(config.photos / a.name)) for a in doubtful})
     try:
         report.parent.mkdir(parents=True, exist_ok=True)
         report.write_text(html, encoding="utf-8")

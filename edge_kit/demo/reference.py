@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_kit.bundle import Bundle
-from edge_kit.demo.jpeg import jpeg_size
 from edge_kit.demo.photos import LabelledPhoto
 from edge_kit.engines.end import EndModel
 from edge_kit.engines.engine import Engine
 from edge_kit.engines.select import open_end_model, open_tail
 from edge_kit.errors import SourceError
+from edge_kit.jpeg import jpeg_size
 from edge_kit.preprocess import Preprocessor
 from edge_kit.sources.photo import read_photo
 from edge_kit.tensors import to_layout
@@ -33,7 +33,7 @@ class Reference:
         device_label: The device's answer.
         cloud_label: The answer of the cloud half from the same features.
         message_bytes: Size of its feature message, header included.
-        jpeg_bytes: Size of the model's input as JPEG of quality 75.
+        jpeg_bytes: Size of the photo as JPEG of quality 75, see `edge_kit.jpeg.jpeg_size`.
     """
 
     device_label: int

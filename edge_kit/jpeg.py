@@ -1,9 +1,8 @@
-"""Pictures as JPEG files: what sending them would have cost, and thumbnails for the report."""
+"""Pictures as JPEG files: what sending them would cost, and thumbnails for reports."""
 
 from __future__ import annotations
 
 import io
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ from numpy.typing import NDArray
 
 from edge_kit.errors import MissingExtraError
 from edge_kit.manifest import Preprocessing
-from edge_kit.sources.photo import read_photo
 
 __all__ = ["QUALITY", "jpeg_size", "thumbnail"]
 
@@ -43,14 +41,13 @@ def jpeg_size(photo: NDArray[np.uint8], rule: Preprocessing) -> int:
     return len(_save(image.resize(size, pillow.Resampling.BILINEAR, box=box)))
 
 
-def thumbnail(path: Path, side: int = 160) -> bytes:
+def thumbnail(photo: NDArray[np.uint8], side: int = 160) -> bytes:
     """Return a photo as a JPEG file whose longer side has `side` pixels.
 
     Raises:
         MissingExtraError: Pillow is not installed.
-        SourceError: The photo cannot be read.
     """
-    image = _pillow().fromarray(read_photo(path))
+    image = _pillow().fromarray(photo)
     image.thumbnail((side, side))
     return _save(image)
 
@@ -65,5 +62,5 @@ def _pillow() -> Any:
     try:
         from PIL import Image
     except ImportError:
-        raise MissingExtraError("Pillow", "photos", "the demo") from None
+        raise MissingExtraError("Pillow", "photos", "making JPEG files") from None
     return Image
