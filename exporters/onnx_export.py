@@ -179,6 +179,8 @@ def trace_to_onnx(
                 opset_version=OPSET,
                 dynamo=False,
             )
+    except OSError:
+        raise  # a full disk is not the model's fault
     except Exception as error:  # torch raises anything from TypeError to its own OnnxExporterError
         reason = str(error).strip().splitlines()
         raise ExportError(

@@ -101,6 +101,8 @@ def _convert(graph: nn.Module, sample: NDArray[np.uint8]) -> bytes:
         try:
             converted = litert_torch.convert(graph.eval(), sample_kwargs={"image": image})
             return bytes(converted.model_content())
+        except OSError:
+            raise  # a full disk is not the model's fault
         except Exception as error:  # the converter raises whatever its compiler passes raise
             reason = str(error).strip().splitlines()
             raise ExportError(
