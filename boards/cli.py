@@ -13,6 +13,7 @@ _COMMANDS = {
     "boards": ("boards.commands.boards", "List the boards and what is known of them."),
     "build": ("boards.commands.build", "Build an image for a board from Debian packages."),
     "boot": ("boards.commands.boot", "Boot an image in QEMU until the device answers on MQTT."),
+    "customize": ("boards.commands.customize", "Put edge-kit into a stock Raspberry Pi OS image."),
     "flash": ("boards.commands.flash", "Write an image to an SD card or a stick, and verify it."),
 }
 

@@ -14,7 +14,7 @@ from boards.image.packages import Mirrors, host_mirrors
 from edge_kit.bundle import Bundle
 from edge_kit.errors import UsageError
 
-__all__ = ["build"]
+__all__ = ["build", "default_cache"]
 
 _PATH = click.Path(path_type=Path)
 
@@ -56,14 +56,15 @@ def build(
         photos=photos,
         out=out.resolve(),
         mirrors=Mirrors(mirror) if mirror else host_mirrors(),
-        cache=cache or _cache(),
+        cache=cache or default_cache(),
         epoch=_epoch(),
     )
     told = build_image(order, lambda text: click.echo(f"edge-kit: {text}", err=True))
     click.echo(f"{told['sha256']}  {told['image']}")
 
 
-def _cache() -> Path:
+def default_cache() -> Path:
+    """Return where downloads are kept."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "edge-kit/image"
 

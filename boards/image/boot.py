@@ -14,7 +14,7 @@ from boards.image.tool import Report, call, need
 from boards.payload.settings import FILE, Settings
 from edge_kit.errors import ImageError, UsageError
 
-__all__ = ["MACHINES", "Guest", "boot_files", "command_line", "start"]
+__all__ = ["MACHINES", "Guest", "boot_files", "command_line", "start", "unpack_xz"]
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def start(
         if image.suffix == ".xz":
             report(f"unpacking {image}")
             raw = work / "edge.img"
-            _unpack(image, raw)
+            unpack_xz(image, raw)
         line = command_line(boot_files(raw, work, kind.tree), kind.console)
         line += " systemd.journald.forward_to_console=1" if journal else ""
         settings = Settings.parse((work / FILE).read_text(encoding="utf-8"))
@@ -166,7 +166,12 @@ def start(
                 process.wait()
 
 
-def _unpack(image: Path, raw: Path) -> None:
+def unpack_xz(image: Path, raw: Path) -> None:
+    """Unpack an image; blocks of zeros become holes.
+
+    Raises:
+        ImageError: It is damaged.
+    """
     with raw.open("wb") as out:
         done = subprocess.run(
             [need("xz"), "--decompress", "--stdout", str(image)],

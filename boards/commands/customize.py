@@ -1,0 +1,43 @@
+"""``edge-kit image customize``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from boards.commands.build import default_cache
+from boards.image.build import read_settings
+from boards.image.customize import customize as customize_image
+from edge_kit.bundle import Bundle
+
+__all__ = ["customize"]
+
+_PATH = click.Path(path_type=Path)
+
+
+@click.command(
+    epilog="\b\nExample:\n"
+    "  edge-kit image customize raspios.img.xz --bundle my.ekb --config device.toml \\\n"
+    "      --out edge.img.xz"
+)
+@click.argument("image", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option("--bundle", required=True, type=_PATH, help="The bundle that it runs.")
+@click.option("--config", required=True, type=_PATH, help="TOML file: network, keys, what to run.")
+@click.option("--out", required=True, type=_PATH, help="The image to write, ….img or ….img.xz.")
+@click.option("--cache", type=_PATH, help="Directory that keeps downloads for the next one.")
+def customize(image: Path, bundle: Path, config: Path, out: Path, cache: Path | None) -> None:
+    """Put edge-kit into a stock 64-bit Raspberry Pi OS image; the stock image stays as it is.
+
+    Only its boot partition changes. At the first start the board installs what was put there and
+    starts once more; it needs no network for that.
+    """
+    digest = customize_image(
+        image,
+        Bundle.open(bundle),
+        read_settings(config),
+        out,
+        cache or default_cache(),
+        lambda text: click.echo(f"edge-kit: {text}", err=True),
+    )
+    click.echo(f"{digest}  {out}")

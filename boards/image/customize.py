@@ -1,0 +1,208 @@
+"""Put edge-kit into a stock Raspberry Pi OS image by its FAT partition alone.
+
+The stock system stays as its makers built it, camera stack included. At the first start systemd
+runs a script from the boot partition, asked for on the kernel's command line (``systemd.run=``, see
+systemd-debug-generator(8) and kernel-command-line(7)), which unpacks the payload and starts again.
+"""
+
+from __future__ import annotations
+
+import io
+import lzma
+import os
+import re
+import shutil
+import tarfile
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import edge_kit.bundle
+from boards.image.boot import unpack_xz
+from boards.image.partitions import MIB, Partition, partitions
+from boards.image.tool import Report, call, require
+from boards.image.wheels import Wheel, fetch_wheels, unzip_wheels
+from boards.payload.place import SITE, place_code, place_files
+from boards.payload.settings import FILE, Settings
+from edge_kit.bundle import Bundle, sha256_file
+from edge_kit.errors import ImageError, UsageError
+
+__all__ = ["Stock", "customize", "look_at", "payload"]
+
+PAYLOAD = "edge-kit.tar.xz"
+SCRIPT = "edge-kit-setup.sh"
+_TOOLS = ("debugfs", "mcopy", "mdir", "sfdisk", "xz")
+_FAT_TYPES = ("b", "c", "e")
+# Debian's name: its CPython.
+_PYTHONS = {"bookworm": "3.11", "trixie": "3.13"}
+_EPOCH = 1_735_689_600  # 2025-01-01: what the payload's files bear
+HOOK = (
+    f"systemd.run=/boot/firmware/{SCRIPT} systemd.run_success_action=reboot "
+    "systemd.run_failure_action=none systemd.unit=kernel-command-line.target"
+)
+
+_SETUP = f"""#!/bin/sh
+# Runs once, from the kernel's command line; then the board starts again without it.
+set -eu
+boot=/boot/firmware
+tar --extract --xz --file "$boot/{PAYLOAD}" --directory / --no-overwrite-dir
+systemd-sysusers
+systemd-tmpfiles --create edge-kit.conf
+chown -R edge-kit:edge-kit /var/lib/edge-kit/bundles
+systemctl enable edge-kit.service edge-kit-firstboot.service
+sed -i 's| systemd\\.[^ ]*||g' "$boot/cmdline.txt"
+rm -f "$boot/{PAYLOAD}" "$boot/{SCRIPT}"
+sync
+"""
+
+
+@dataclass(frozen=True)
+class Stock:
+    """What a stock image is.
+
+    Attributes:
+        codename: Debian's, such as ``bookworm``.
+        python: Its CPython.
+        boot: Its FAT partition.
+        cmdline: The kernel's command line.
+    """
+
+    codename: str
+    python: str
+    boot: Partition
+    cmdline: str
+
+
+def look_at(image: Path) -> Stock:
+    """Recognise a raw image, by reading only.
+
+    Raises:
+        ImageError: It has not the layout of Raspberry Pi OS, or is none that edge-kit knows.
+    """
+    found = partitions(image)
+    if len(found) < 2 or found[0].kind not in _FAT_TYPES or found[1].kind != "83":
+        raise ImageError(f"{image} has not a FAT and a Linux partition, as Raspberry Pi OS has")
+    root = f"{image}?offset={found[1].start}"
+    release = call(["debugfs", "-R", "cat /usr/lib/os-release", root])
+    codename = re.search(r"^VERSION_CODENAME=(\w+)$", release, re.M)
+    if codename is None or codename[1] not in _PYTHONS:
+        name = codename[1] if codename else "an unknown system"
+        raise ImageError(f"{image} holds {name}", f"take an image of {' or '.join(_PYTHONS)}")
+    loader = call(["debugfs", "-R", "ls /usr/lib/aarch64-linux-gnu", root])
+    if "libc.so.6" not in loader:
+        raise ImageError(
+            f"{image} holds a 32-bit system", "take the 64-bit image: its engines have wheels"
+        )
+    with tempfile.TemporaryDirectory() as name:
+        _from_fat(image, found[0], "cmdline.txt", Path(name) / "cmdline.txt")
+        line = (Path(name) / "cmdline.txt").read_text(encoding="ascii").strip()
+    return Stock(codename[1], _PYTHONS[codename[1]], found[0], line)
+
+
+def customize(
+    image: Path, bundle: Bundle, settings: Settings, out: Path, cache: Path, report: Report
+) -> str:
+    """Write a customized copy; return its SHA-256. Interrupted, it leaves none.
+
+    Args:
+        image: The stock image, ``.img`` or ``.img.xz``; it stays as it is.
+        bundle: What the device runs.
+        settings: Of the device.
+        out: The new image, ``.img`` or ``.img.xz``.
+        cache: Directory that keeps downloads.
+        report: Told what happens.
+
+    Raises:
+        EdgeKitError: The image is unknown or too full, or something is missing.
+    """
+    require(_TOOLS)
+    if out.resolve() == image.resolve():
+        raise UsageError("the customized image would overwrite the stock one", "name another --out")
+    bundle.end_files("aarch64")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".image-", dir=out.parent) as name:
+        work = Path(name)
+        raw = work / "edge.img"
+        report(f"copying {image}")
+        if image.suffix == ".xz":
+            unpack_xz(image, raw)
+        else:
+            shutil.copyfile(image, raw)
+        stock = look_at(raw)
+        if SCRIPT in stock.cmdline:
+            raise UsageError(f"{image} was customized before", "take the stock image")
+        report(f"{stock.codename}, Python {stock.python}")
+        wheels = fetch_wheels(stock.python, cache / f"wheels-{stock.python}", report)
+        files = work / "files"
+        files.mkdir()
+        report("packing edge-kit")
+        (files / PAYLOAD).write_bytes(payload(bundle, settings, wheels, work / "tree"))
+        (files / FILE).write_text(settings.whole(), encoding="utf-8")
+        (files / SCRIPT).write_text(_SETUP, encoding="ascii")
+        (files / "cmdline.txt").write_text(f"{stock.cmdline} {HOOK}\n", encoding="ascii")
+        _write(raw, stock.boot, files, work)
+        if out.suffix == ".xz":
+            report("compressing the image")
+            call(["xz", "-2", "--threads=2", "--block-size=16MiB", raw])
+            raw = raw.with_suffix(".img.xz")
+        digest = sha256_file(raw)
+        raw.replace(out)
+    return digest
+
+
+def payload(bundle: Bundle, settings: Settings, wheels: list[Wheel], tree: Path) -> bytes:
+    """Return the archive that the first start unpacks over the root; same input, same bytes."""
+    place_files(tree, settings)
+    unzip_wheels(wheels, tree / SITE)
+    place_code(tree, Path(edge_kit.bundle.__file__).parent)
+    bundles = tree / "var/lib/edge-kit/bundles"
+    model = bundle.manifest.model_hash[:12]
+    shutil.copytree(bundle.root, bundles / model)
+    (bundles / "current").symlink_to(model)
+    packed = io.BytesIO()
+    with (
+        lzma.open(packed, "wb", preset=2) as xz,
+        tarfile.open(fileobj=xz, mode="w", format=tarfile.GNU_FORMAT) as archive,
+    ):
+        for path in sorted(tree.rglob("*")):
+            member = archive.gettarinfo(path, str(path.relative_to(tree)))
+            member.uid = member.gid = 0
+            member.uname = member.gname = "root"
+            member.mtime = _EPOCH
+            runs = member.isdir() or path.name == "backoff"
+            member.mode = 0o777 if member.issym() else 0o755 if runs else 0o644
+            if member.isreg():
+                with path.open("rb") as file:
+                    archive.addfile(member, file)
+            else:
+                archive.addfile(member)
+    return packed.getvalue()
+
+
+def _write(raw: Path, boot: Partition, files: Path, work: Path) -> None:
+    """Copy all files to the FAT partition and read them back.
+
+    Raises:
+        ImageError: They do not fit, or come back otherwise than they went.
+    """
+    env = os.environ | {"SOURCE_DATE_EPOCH": str(_EPOCH), "TZ": "UTC"}
+    needed = sum(f.stat().st_size for f in files.iterdir())
+    for file in sorted(files.iterdir()):
+        os.utime(file, (_EPOCH, _EPOCH))
+        try:
+            place = f"{raw}@@{boot.start}"
+            call(["mcopy", "-o", "-m", "-i", place, file, f"::/{file.name}"], env=env)
+        except ImageError as error:
+            raise ImageError(
+                f"the boot partition ({boot.size // MIB} MiB) does not take "
+                f"{needed // MIB + 1} MiB: {error}",
+                "take an image whose boot partition has more room",
+            ) from None
+        back = work / "back"
+        _from_fat(raw, boot, file.name, back)
+        if back.read_bytes() != file.read_bytes():
+            raise ImageError(f"{file.name} came back otherwise than it was written")
+
+
+def _from_fat(image: Path, boot: Partition, name: str, out: Path) -> None:
+    call(["mcopy", "-n", "-o", "-i", f"{image}@@{boot.start}", f"::/{name}", out])

@@ -1,0 +1,39 @@
+"""A small image with the layout of Raspberry Pi OS, made here: FAT32 boot and ext4 root."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from boards.image.partitions import assemble
+
+__all__ = ["CMDLINE", "make_stock"]
+
+CMDLINE = "console=serial0,115200 console=tty1 root=PARTUUID=12345678-02 rootwait quiet"
+
+
+def make_stock(folder: Path, codename: str = "bookworm", arch: str = "aarch64") -> Path:
+    """Return ``stock.img``, with a boot partition of 48 MiB."""
+    root = folder / "root"
+    (root / "usr/lib" / f"{arch}-linux-gnu").mkdir(parents=True)
+    (root / "usr/lib" / f"{arch}-linux-gnu/libc.so.6").write_text("")
+    (root / "usr/lib/os-release").write_text(f"ID=debian\nVERSION_CODENAME={codename}\n")
+    fat, ext4 = folder / "fat", folder / "ext4"
+    run("mkfs.vfat", "-F", "32", "-s", "1", "-n", "bootfs", "-C", fat, str(48 * 1024))
+    for name, text in (("cmdline.txt", CMDLINE + "\n"), ("config.txt", "camera_auto_detect=1\n")):
+        (folder / name).write_text(text)
+        run("mcopy", "-i", fat, folder / name, "::/")
+    run("mke2fs", "-q", "-t", "ext4", "-d", root, ext4, "16M")
+    image = folder / "stock.img"
+    assemble([fat, ext4], ["c", "83"], image)
+    return image
+
+
+def run(*words: object) -> str:
+    """Run a program of /usr/sbin too."""
+    done = subprocess.run(
+        [str(w) for w in words], capture_output=True, text=True, check=False,
+        env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "TZ": "UTC"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
