@@ -361,7 +361,7 @@ def test_the_card_is_a_table_that_a_board_name_cannot_break(report):
     at = lines.index(f"| {' | '.join(HEAD)} |")
     rows = lines[at + 2 : at + 2 + len(report.measurements)]
     assert [row.split(" | ")[1] for row in rows] == ["1", "2", "1", "2"]
-    assert "0.667 (0.21 to 0.94)" in rows[0]
+    assert "0.667 (0.21-0.94)" in rows[0]
 
 
 def test_the_page_stands_alone_and_shows_marks(report):

@@ -86,6 +86,21 @@ def test_the_program_is_asked_where_the_kernel_has_no_file(tmp_path):
     assert read_state(tmp_path, vcgencmd=lambda: "throttled=0x4\n").throttling == Throttling(4)
 
 
+@pytest.mark.parametrize(
+    ("script", "found"),
+    [
+        ('test "$1" = get_throttled && echo throttled=0x50000', Throttling(0x50000)),
+        ("echo 'Can not open device file: /dev/vcio' >&2; exit 255", None),
+    ],
+)
+def test_vcgencmd_is_run(tmp_path, monkeypatch, script, found):
+    program = tmp_path / "vcgencmd"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert read_state(tmp_path).throttling == found
+
+
 def test_a_machine_that_tells_nothing_is_no_error(tmp_path):
     state = read_state(tmp_path, vcgencmd=lambda: "")
     assert state == BoardState()

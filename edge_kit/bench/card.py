@@ -133,7 +133,7 @@ def _since_boot(m: Measurement) -> list[str]:
 
 
 def _share(score: Score | None) -> str:
-    return "" if score is None else f"{score.share:.3f} ({score.low:.2f} to {score.high:.2f})"
+    return "" if score is None else f"{score.share:.3f} ({score.low:.2f}-{score.high:.2f})"
 
 
 def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

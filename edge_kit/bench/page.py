@@ -14,12 +14,12 @@ __all__ = ["page"]
 
 _MOST_LAYERS = 25
 _STYLE = """
-body{font:16px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:72rem;padding:0 1rem;
+body{font:16px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:80rem;padding:0 1rem;
   color:#1c2733}
 h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2rem}
 .wide{overflow-x:auto}
 table{border-collapse:collapse;font-size:.9rem}
-td,th{padding:.3rem .7rem;text-align:right;border-bottom:1px solid #d5e0e8;
+td,th{padding:.3rem .6rem;text-align:right;border-bottom:1px solid #d5e0e8;
   font-variant-numeric:tabular-nums}
 td:first-child,th:first-child,td.mark{text-align:left}
 td,th{white-space:nowrap}
