@@ -48,20 +48,44 @@ def test_medians_that_hardly_differ_share_a_rank():
 
 
 @pytest.mark.parametrize(
-    "other",
+    ("other", "why"),
     [
-        report(measured(5), model="bb" * 32),
-        report(measured(5, replace(ONE, threads=4))),
-        report(measured(5, replace(ONE, engine="tflite"))),
-        report(measured(5, replace(ONE, precision="float32", role="full"))),
+        (report(measured(5), model="bb" * 32), "no other file measured this model"),
+        (
+            report(measured(5, replace(ONE, threads=4))),
+            "no other file measured onnx int8, 1 thread",
+        ),
+        (
+            report(measured(5, replace(ONE, engine="tflite"))),
+            "no other file measured onnx int8 of this model",
+        ),
+        (
+            report(measured(5, replace(ONE, precision="float32", role="full"))),
+            "no other file measured onnx int8 of this model",
+        ),
     ],
     ids=["model", "threads", "engine", "precision"],
 )
-def test_other_work_is_not_ranked(other):
+def test_other_work_is_not_ranked(other, why):
     found = compare({"a": report(measured(10)), "b": other})
     assert len(found.groups) == 2
     assert not found.ranked
-    assert "no other file measured the same work" in standings(found)
+    mine = next(g for g in found.groups if g.entries[0].label == "a")
+    assert [e.unfit for e in mine.entries] == [why]
+    assert f"not ranked: {why}" in standings(found)
+
+
+def test_two_files_of_one_bundle_are_not_ranked_against_each_other():
+    twice = report(measured(10), measured(20, replace(ONE, file="end/b.onnx")))
+    found = compare({"a": twice, "b": report(measured(5, replace(ONE, threads=4)))})
+    assert not found.ranked
+
+
+def test_what_is_alone_beside_spoiled_runs_is_not_ranked():
+    spoiled = report(measured(5, conditions={"marks": ["throttled: under-voltage"]}))
+    found = compare({"a": report(measured(10)), "b": spoiled})
+    assert ranks(found) == [[("a", None), ("b", None)]]
+    assert found.groups[0].entries[0].unfit == "nothing fit to be ranked against it"
 
 
 @pytest.mark.parametrize(
@@ -87,7 +111,7 @@ def test_groups_with_a_ranking_come_first_and_all_is_in_the_json():
     data = found.to_json()
     assert [g["threads"] for g in data["groups"]] == [1, 4]
     assert [e["rank"] for e in data["groups"][0]["entries"]] == [1, 2]
-    assert data["groups"][1]["entries"][0]["unfit"].startswith("nothing to rank it against")
+    assert data["groups"][1]["entries"][0]["unfit"] == "no other file measured onnx int8, 4 threads"
     assert data["groups"][0]["entries"][0]["inference_ms"]["p50"] == 10.0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from edge_kit.bench.measurement import Configuration, Measurement
 from edge_kit.bench.report import Report
@@ -94,19 +94,29 @@ def compare(reports: Mapping[str, Report]) -> Comparison:
     """
     if len(reports) < 2:
         raise UsageError("one benchmark cannot be compared", "give two files or more")
-    sorted_out: dict[tuple[str, str, str, str, int], list[Entry]] = {}
+    works: dict[_Work, list[Entry]] = {}
     for label, report in reports.items():
         for m in report.measurements:
-            c = m.configuration
-            key = (report.model_hash, c.role, c.engine, c.precision, c.threads)
             version = f"{report.version}, {m.runtime}" if m.runtime else report.version
             entry = Entry(label, report.board_name, version, m, _unfit(m))
-            sorted_out.setdefault(key, []).append(entry)
+            works.setdefault(_Work.of(report, m.configuration), []).append(entry)
     groups = [
-        Group(key[0][:16], entries[0].measurement.configuration, _rank(entries))
-        for key, entries in sorted_out.items()
+        Group(work.model[:16], entries[0].measurement.configuration, _rank(work, entries, works))
+        for work, entries in works.items()
     ]
     return Comparison(sorted(groups, key=lambda g: not g.ranked))
+
+
+class _Work(NamedTuple):
+    """What measurements must share to be ranked."""
+
+    model: str
+    kind: tuple[str, str, str]
+    threads: int
+
+    @classmethod
+    def of(cls, report: Report, c: Configuration) -> _Work:
+        return cls(report.model_hash, (c.role, c.engine, c.precision), c.threads)
 
 
 def _unfit(m: Measurement) -> str:
@@ -120,18 +130,32 @@ def _unfit(m: Measurement) -> str:
     return ""
 
 
-def _rank(entries: Sequence[Entry]) -> list[Entry]:
+def _rank(
+    work: _Work, entries: Sequence[Entry], works: Mapping[_Work, Sequence[Entry]]
+) -> list[Entry]:
     fit = sorted((e for e in entries if not e.unfit), key=_p50)
     unfit = [e for e in entries if e.unfit]
-    if len(fit) < 2:
-        why = "nothing to rank it against: no other file measured the same work undisturbed"
-        return [*(_with(e, why, None) for e in fit), *unfit]
+    # A bundle may hold two files for one engine: that is no comparison of boards either.
+    if len({e.label for e in fit}) < 2:
+        return [*(_with(e, _why_alone(work, e, works), None) for e in fit), *unfit]
     ranked = []
     for entry in fit:
         # One behind all that are faster by more than the tie.
         faster = sum(_p50(other) * (1 + TIE) < _p50(entry) for other in fit)
         ranked.append(_with(entry, "", faster + 1))
     return [*ranked, *unfit]
+
+
+def _why_alone(work: _Work, entry: Entry, works: Mapping[_Work, Sequence[Entry]]) -> str:
+    """Return what the other files lack of the work of this one."""
+    others = [w for w, found in works.items() if any(e.label != entry.label for e in found)]
+    if not any(w.model == work.model for w in others):
+        return "no other file measured this model"
+    if not any(w[:2] == work[:2] for w in others):
+        return f"no other file measured {entry.measurement.configuration.title} of this model"
+    if work not in others:
+        return f"no other file measured {entry.measurement.configuration.full_title}"
+    return "nothing fit to be ranked against it"
 
 
 def _with(e: Entry, unfit: str, rank: int | None) -> Entry:
