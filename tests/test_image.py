@@ -21,6 +21,7 @@ from boards.image.initrd import pack_cpio
 from boards.image.namespace import run_as_root
 from boards.image.packages import Deb, Mirrors, host_mirrors
 from boards.image.partitions import assemble, make_ext4, make_fat, partitions
+from boards.image.shortcuts import trust_authorities
 from boards.image.stage import Stage
 from boards.image.tool import call, need, require
 from boards.image.wheels import _PIN, Wheel, fetch_wheels
@@ -119,6 +120,25 @@ def test_the_ram_disk_is_a_cpio_that_other_programs_read(tree, tmp_path):
     assert (out / "a folder/file").read_text() == "text"
     assert os.readlink(out / "link") == "a folder/file"  # noqa: PTH115
     assert (out / "a folder/run").stat().st_mode & stat.S_IXUSR
+
+
+def test_trusted_authorities_are_linked_and_joined(tmp_path):
+    shared = tmp_path / "usr/share/ca-certificates/mozilla"
+    shared.mkdir(parents=True)
+    (shared / "A (Root), 1.crt").write_text("one")
+    (shared / "B.crt").write_text("two\n")
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/ca-certificates.conf").write_text(
+        "# comment\nmozilla/A (Root), 1.crt\n!mozilla/C.crt\nmozilla/B.crt\n"
+    )
+    trust_authorities(tmp_path)
+    certs = tmp_path / "etc/ssl/certs"
+    assert (certs / "ca-certificates.crt").read_text() == "one\ntwo\n"
+    links = {p.name: str(p.readlink()) for p in certs.iterdir() if p.is_symlink()}
+    assert links == {
+        "A_=Root=__1.pem": "/usr/share/ca-certificates/mozilla/A (Root), 1.crt",
+        "B.pem": "/usr/share/ca-certificates/mozilla/B.crt",
+    }
 
 
 def test_mirrors_are_those_of_this_machine(tmp_path):
@@ -226,6 +246,29 @@ def test_a_step_is_root_with_mounts_and_users_of_its_own(tmp_path):
     assert run_as_root([sys.executable, "-c", step]) == 7
     assert list((tmp_path / "mounted").iterdir()) == []  # the mount went with the namespace
     (tmp_path / "owned").unlink()
+
+
+@pytest.mark.skipif(not namespaces(), reason="needs user namespaces")
+def test_whoever_ends_a_build_ends_what_it_runs(tmp_path):
+    """Killed with no chance to clean up, the step dies too, and all of its children."""
+    started = tmp_path / "started"
+    step = f"import subprocess; subprocess.run(['sh', '-c', 'touch {started}; sleep 300'])"
+    outer = (
+        "import sys; from boards.image.namespace import run_as_root\n"
+        f"run_as_root([sys.executable, '-c', {step!r}])"
+    )
+    # Whoever still runs holds its end of the pipe open.
+    child = subprocess.Popen(
+        [sys.executable, "-c", outer], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while not started.exists():
+            assert child.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        child.kill()
+    assert child.communicate(timeout=60) == (b"", None)
 
 
 def order(tiny_bundle, tmp_path: Path, board: str = "qemu-virt", name: str = "o.img.xz") -> Order:

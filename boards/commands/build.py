@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import click
@@ -59,6 +60,8 @@ def build(
         cache=cache or default_cache(),
         epoch=_epoch(),
     )
+    # As Ctrl-C: what was begun is removed.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     told = build_image(order, lambda text: click.echo(f"edge-kit: {text}", err=True))
     click.echo(f"{told['sha256']}  {told['image']}")
 

@@ -19,6 +19,7 @@ from edge_kit.errors import ImageError
 __all__ = ["emulate_arm64", "run_as_root"]
 
 _CLONE_NEWUSER = 0x10000000
+_PR_SET_PDEATHSIG = 1
 _IDS = 65536
 _HINT = (
     "run as root, or let this user make namespaces: sysctl kernel.unprivileged_userns_clone=1, "
@@ -70,7 +71,8 @@ def _wait(child: int) -> int:
     try:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     except BaseException:
-        os.kill(child, signal.SIGTERM)
+        # `unshare` is deaf to gentler signals, and its end kills all that is inside.
+        os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         raise
 
@@ -78,13 +80,16 @@ def _wait(child: int) -> int:
 def _become_root(command: Sequence[str], asked: int, answer: int) -> None:
     """Turn this forked child into the command; never returns."""
     try:
-        if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWUSER):
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.unshare(_CLONE_NEWUSER):
             os._exit(125)
         os.write(asked, b"u")
         if os.read(answer, 1) != b"m":
             os._exit(125)
         os.setresgid(0, 0, 0)
         os.setresuid(0, 0, 0)
+        # Last, since a change of user undoes it: who kills the build must not leave this running.
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         os.execv(command[0], list(command))
     finally:
         os._exit(125)

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from boards.image.packages import Deb
+from boards.image.shortcuts import shortcuts, trust_authorities
 from boards.image.tool import Report, call, need
 from edge_kit.errors import ImageError
 
@@ -32,8 +33,6 @@ _DPKG_CONFIG = (
     "path-include=/usr/share/doc/*/copyright\n"
 )
 _MERGED = ("bin", "sbin", "lib")
-# Hooks that build an initial RAM disk and copy it to the boot partition; the image has its own.
-_HOOKS = ("etc/kernel/postinst.d", "etc/initramfs/post-update.d")
 
 
 def unpack(debs: list[Deb], root: Path, report: Report) -> int:
@@ -162,9 +161,12 @@ def configure(root: Path, epoch: int, report: Report) -> None:
     guard = root / "usr/sbin/policy-rc.d"
     guard.write_text("#!/bin/sh\nexit 101\n", encoding="ascii")
     guard.chmod(0o755)
-    with _mounts(root), _without_hooks(root):
+    with _mounts(root):
         _inside(root, epoch, "ldconfig")
-        _inside(root, epoch, "dpkg", "--configure", "--pending", "--force-unsafe-io")
+        with shortcuts(root):
+            _inside(root, epoch, "dpkg", "--configure", "--pending", "--force-unsafe-io")
+        trust_authorities(root)
+        _inside(root, epoch, "openssl", "rehash", "/etc/ssl/certs")
         audit = _inside(root, epoch, "dpkg", "--audit")
     guard.unlink()
     if audit.strip():
@@ -201,16 +203,3 @@ def _mounts(root: Path) -> Iterator[None]:
     finally:
         for place in reversed(done):
             call(["umount", "--lazy", place])
-
-
-@contextmanager
-def _without_hooks(root: Path) -> Iterator[None]:
-    """Let the kernel's hooks do nothing for now, without touching files that dpkg watches."""
-    hooks = [f for name in _HOOKS for f in sorted((root / name).glob("*")) if f.is_file()]
-    for file in hooks:
-        call(["mount", "--bind", root / "usr/bin/true", file])
-    try:
-        yield
-    finally:
-        for file in hooks:
-            call(["umount", file])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -106,6 +107,8 @@ def _say(text: str) -> None:
 def main(arguments: list[str]) -> int:
     """Run the stage that a file tells of; what fails becomes a file too, for the caller."""
     os.umask(0o022)
+    # A terminal interrupts us too; the build that started us ends us, and cleans up.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     stage = Stage.load(Path(arguments[0]))
     try:
         run(stage)
