@@ -10,7 +10,7 @@ MOSQUITTO := $(or $(shell command -v mosquitto),$(wildcard /usr/sbin/mosquitto))
 # Without mosquitto the demo takes a broker that pip installs.
 DEMO_EXTRAS := $(if $(MOSQUITTO),demo,demo,broker)
 
-.PHONY: demo test lint format bench clean
+.PHONY: demo test image-test lint format bench clean
 .DEFAULT_GOAL := demo
 
 demo: $(DEMO)/installed
@@ -18,6 +18,11 @@ demo: $(DEMO)/installed
 
 test: $(DEV)/installed lint
 	$(DEV)/bin/pytest --durations=15 $(ARGS)
+
+# Builds an image twice and boots it as QEMU's virt and raspi3b: half an hour, and docs/images.md
+# says which programs it needs.
+image-test: $(DEV)/installed
+	$(DEV)/bin/pytest -m image --durations=0 -s $(ARGS)
 
 lint: $(DEV)/installed
 	$(DEV)/bin/ruff check .
