@@ -45,7 +45,7 @@ def fast_directory() -> Path | None:
 def docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dockerd]:
     why = unavailable()
     if why:
-        if os.environ.get("EDGE_KIT_REQUIRE_CONTAINER"):
+        if os.environ.get("REQUIRE_CONTAINER"):
             pytest.fail(f"the container must be tested here, but {why}")
         pytest.skip(f"the container cannot be tested: {why}")
     daemon = Dockerd(fast_directory() or tmp_path_factory.mktemp("dockerd"))
