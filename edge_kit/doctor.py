@@ -202,7 +202,7 @@ def check_bundle(path: Path, trial: Trial = probe) -> Iterator[Check]:
     for file, result in results:
         detail = result.error
         if result.ok:
-            detail = f"{result.seconds_median * 1e3:.2f} ms a frame with {threads} threads"
+            detail = f"{result.seconds_best * 1e3:.2f} ms a frame with {threads} threads"
             if result.total:
                 detail += f", {result.agree} of {result.total} reference photos answered alike"
         yield Check(f"end model {file.path}", result.ok or (None if any_works else False), detail)

@@ -75,10 +75,10 @@ def choose_end_file(
     if not working:
         reasons = "; ".join(f"{f.path}: {results[f.path].error}" for f in candidates)
         raise EngineError(f"no end model of {bundle.root} runs on this board: {reasons}")
-    best = min(working, key=lambda f: results[f.path].seconds_median)
+    best = min(working, key=lambda f: results[f.path].seconds_best)
     for file in candidates:
         result = results[file.path]
-        text = f"{result.seconds_median * 1e3:.2f} ms" if result.ok else result.error
+        text = f"{result.seconds_best * 1e3:.2f} ms" if result.ok else result.error
         _LOG.info("end model %s (%s, %d threads): %s", file.path, file.engine, threads, text)
     return best
 

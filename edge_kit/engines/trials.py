@@ -43,7 +43,7 @@ class TrialCache:
             return None
         try:
             data = json.loads(self._path(self._folder, file, threads).read_text(encoding="utf-8"))
-            return ProbeResult(True, float(data["seconds_median"]))
+            return ProbeResult(True, float(data["seconds_best"]))
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -56,7 +56,7 @@ class TrialCache:
             with tempfile.NamedTemporaryFile(
                 "w", dir=self._folder, suffix=".part", delete=False, encoding="utf-8"
             ) as part:
-                json.dump({"seconds_median": result.seconds_median, "file": file.path}, part)
+                json.dump({"seconds_best": result.seconds_best, "file": file.path}, part)
             Path(part.name).replace(self._path(self._folder, file, threads))
         except OSError as error:
             _LOG.debug("the trial of %s is not kept: %s", file.path, error)
