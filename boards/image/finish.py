@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -133,13 +134,12 @@ def data_tree(root: Path, data: Path, bundle: Path, model: str, photos: Path | N
     if photos is not None:
         shutil.copytree(photos, data / "photos")
     (data / "spool").mkdir()
-    owner = next(
-        line.split(":")
-        for line in (root / "etc/passwd").read_text(encoding="ascii").splitlines()
-        if line.startswith("edge-kit:")
-    )
+    passwd = (root / "etc/passwd").read_text(encoding="ascii")
+    owner = re.search(r"^edge-kit:[^:]*:(\d+):(\d+):", passwd, re.M)
+    if owner is None:
+        raise ImageError("the image has no user edge-kit: systemd-sysusers made none")
     for path in (data, *data.rglob("*")):
-        os.chown(path, int(owner[2]), int(owner[3]), follow_symlinks=False)
+        os.chown(path, int(owner[1]), int(owner[2]), follow_symlinks=False)
         if not path.is_symlink():
             path.chmod(0o750 if path.is_dir() else 0o640)
 

@@ -154,6 +154,8 @@ def _stand_in_for_preinst(root: Path) -> None:
 def configure(root: Path, epoch: int, report: Report) -> None:
     """Run all maintainers' scripts once, under emulation where this machine is no arm64.
 
+    Users of the payload are made too, so place that before.
+
     Raises:
         ImageError: A script failed; the message ends with dpkg's last words.
     """
@@ -166,6 +168,7 @@ def configure(root: Path, epoch: int, report: Report) -> None:
         with shortcuts(root):
             _inside(root, epoch, "dpkg", "--configure", "--pending", "--force-unsafe-io")
         trust_authorities(root)
+        _inside(root, epoch, "systemd-sysusers")
         _inside(root, epoch, "openssl", "rehash", "/etc/ssl/certs")
         audit = _inside(root, epoch, "dpkg", "--audit")
     guard.unlink()
