@@ -92,5 +92,7 @@ def _tflite_islands(path: Path) -> list[str]:
             tensor = graph.Tensors(t)
             kind = kinds[tensor.Type()]
             if kind not in ("INT8", "INT32"):
-                islands.append(f"{tensor.Name().decode()} ({kind.lower()})")
+                # The converter writes whole paths of Python classes; the last part says enough.
+                name = tensor.Name().decode().rsplit("/", 1)[-1].removeprefix("torch.nn.modules.")
+                islands.append(f"{name} ({kind.lower()})")
     return islands

@@ -64,8 +64,10 @@ def export_end_tflite(
     float_model = _convert(_Graph(end, pixels), calibration[:1])
     fixed = {"image": (pixels.scale, pixels.zero_point - 128), "features": (scale, 0)}
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(tidy(_quantize(float_model, calibration, pixels, fixed), fixed))
-    assert_all_int8(path)
+    quantized = _quantize(float_model, calibration, pixels, fixed)
+    path.write_bytes(quantized)
+    assert_all_int8(path)  # while tensors still have the layers' names
+    path.write_bytes(tidy(quantized, fixed))
     inputs, outputs = _specs(path)
     return describe(
         path,
