@@ -118,7 +118,8 @@ def test_a_float_island_is_refused_by_name(tmp_path):
     end = trained().end
     odd = EndModel(end.normalize, end.trunk, end.encode, Head(), 0.25).eval()
     path = tmp_path / "odd.tflite"
-    with pytest.raises(ExportError, match=r"odd.tflite would compute in float: .*Head.*\(float32\)"):
+    sentence = r"odd.tflite would compute in float: .*Head.*\(float32\)"
+    with pytest.raises(ExportError, match=sentence):
         export_end_tflite(odd, CALIBRATION, path)
     assert float_islands(path)
 
