@@ -14,7 +14,7 @@ import pytest
 
 from boards.board import load_board
 from boards.image import build as build_module
-from boards.image.answer import broker_port
+from boards.image.answer import Ear, broker, broker_port
 from boards.image.boot import boot_files, command_line, start
 from boards.image.build import Order, build, read_settings
 from boards.image.initrd import pack_cpio
@@ -27,7 +27,10 @@ from boards.image.tool import call, need, require
 from boards.image.wheels import _PIN, Wheel, fetch_wheels
 from boards.payload.settings import Settings
 from edge_kit.cli import cli, run_group
-from edge_kit.errors import ConfigError, ImageError, UsageError
+from edge_kit.errors import ConfigError, ImageError, LinkError, UsageError
+from edge_kit.link.link import Connected
+from edge_kit.link.mqtt import MqttLink
+from tests.mosquitto import free_port
 from tests.stock import run
 
 EPOCH = 1_700_000_000
@@ -190,6 +193,42 @@ def test_the_brokers_port_is_read_from_the_settings(url, port):
 def test_a_broker_that_no_emulator_reaches_is_told(url):
     with pytest.raises(ImageError, match="does not reach"):
         broker_port(Settings(run={"broker": url}))
+
+
+@pytest.mark.broker
+def test_the_first_device_that_comes_online_is_heard_and_old_news_is_not(mosquitto):
+    def say(topic: str, body: dict) -> None:
+        link.publish(f"edgekit/1/{topic}", json.dumps(body).encode(), qos=1, retain=True)
+
+    link = MqttLink(mosquitto.address, "speaker", [])
+    link.start()
+    while not isinstance(link.events.get(timeout=30), Connected):
+        pass
+    say("old/status", {"state": "online"})
+    with broker(mosquitto.port) as started:
+        assert not started  # the one that listens is used
+        ear = Ear(mosquitto.port)
+    try:
+        deadline = time.monotonic() + 30
+        while not (ear.device and ear.answers) and time.monotonic() < deadline:
+            say("edge-1/status", {"state": "online", "engine": "onnx"})
+            say("edge-1/state", {"counters": {"frames": 3}})
+            say("edge-1/results", {})
+            ear.heard.wait(1)
+    finally:
+        ear.close()
+        link.stop()
+    assert (ear.device, ear.status["engine"]) == ("edge-1", "onnx")
+    assert ear.answers >= 1 and ear.counters == {"frames": 3}
+
+
+def test_a_broker_is_started_where_none_listens():
+    port = free_port()
+    with broker(port) as started:
+        assert started
+        Ear(port).close()
+    with pytest.raises(LinkError, match="does not answer"):
+        Ear(port)
 
 
 @tools

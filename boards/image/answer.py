@@ -119,7 +119,7 @@ class Ear:
         self._client = mqtt.Client(CallbackAPIVersion.VERSION2, protocol=mqtt.MQTTv5)
         self._client.on_connect = lambda client, *_rest: client.subscribe(f"{_TOPICS}/+/+")
         self._client.on_message = lambda _client, _data, message: self._hear(
-            message.topic, bytes(message.payload)
+            message.topic, bytes(message.payload), message.retain
         )
         try:
             self._client.connect("127.0.0.1", port)
@@ -132,7 +132,9 @@ class Ear:
         self._client.disconnect()
         self._client.loop_stop()
 
-    def _hear(self, topic: str, payload: bytes) -> None:
+    def _hear(self, topic: str, payload: bytes, kept: bool) -> None:
+        if kept:
+            return  # what the broker remembers was said before we listened
         device, kind = topic.split("/")[2:4]
         if kind == "status" and (status := _object(payload)).get("state") == "online":
             self.device, self.status = self.device or device, status

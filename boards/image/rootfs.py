@@ -184,6 +184,7 @@ def _inside(root: Path, epoch: int, *command: str) -> str:
         "HOME": "/root",
         "INITRD": "No",
         "LC_ALL": "C",
+        "PERL_HASH_SEED": "0",
         "PYTHONHASHSEED": "0",
         "SOURCE_DATE_EPOCH": str(epoch),
     }
