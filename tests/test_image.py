@@ -28,7 +28,7 @@ from boards.image.wheels import _PIN, Wheel, fetch_wheels
 from boards.payload.settings import Settings
 from edge_kit.cli import cli, run_group
 from edge_kit.errors import ConfigError, ImageError, LinkError, UsageError
-from edge_kit.link.link import Connected
+from edge_kit.link.link import Connected, Published
 from edge_kit.link.mqtt import MqttLink
 from tests.mosquitto import free_port
 from tests.stock import run
@@ -205,6 +205,8 @@ def test_the_first_device_that_comes_online_is_heard_and_old_news_is_not(mosquit
     while not isinstance(link.events.get(timeout=30), Connected):
         pass
     say("old/status", {"state": "online"})
+    while not isinstance(link.events.get(timeout=30), Published):
+        pass
     with broker(mosquitto.port) as started:
         assert not started  # the one that listens is used
         ear = Ear(mosquitto.port)
@@ -215,6 +217,7 @@ def test_the_first_device_that_comes_online_is_heard_and_old_news_is_not(mosquit
             say("edge-1/state", {"counters": {"frames": 3}})
             say("edge-1/results", {})
             ear.heard.wait(1)
+            ear.heard.clear()
     finally:
         ear.close()
         link.stop()
