@@ -37,6 +37,7 @@ broker = "mqtt://10.0.2.2:1883"
 target_offload = 0.5
 """
 BOOT_S = 900
+_WORKER = "import sys; from cloud_kit.cli import main; sys.exit(main())"
 
 
 def build(folder: Path) -> Path:
@@ -96,7 +97,7 @@ def test_it_boots_classifies_and_gets_its_doubtful_photos_answered(
     text = CONFIG.replace(":1883", f":{broker.port}") + f'engine = "{engine}"\n'
     (tmp_path / FILE).write_text(Settings.parse(text).whole())
     run("mcopy", "-o", "-i", f"{copy}@@{partitions(copy)[0].start}", tmp_path / FILE, "::/")
-    command = [sys.executable, "-m", "cloud_kit.cli", "worker", "--bundle", str(BUNDLE)]
+    command = [sys.executable, "-c", _WORKER, "worker", "--bundle", str(BUNDLE)]
     command += ["--broker", f"mqtt://127.0.0.1:{broker.port}"]
     worker = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     ear = Ear(broker.port)
