@@ -304,11 +304,16 @@ def test_the_demo_runs_to_its_end_and_loses_nothing(photos, bundle_path, tmp_pat
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -9)]
 )
 def test_an_interrupted_demo_leaves_nothing_running(photos, bundle_path, tmp_path, number, code):
+    # Where the tests run in the background of a shell, SIGINT is ignored, and children inherit that.
+    plainly = ["env", "--default-signal=INT"]
     process = subprocess.Popen(
-        demo(
-            "--bundle", str(bundle_path), "--photos", str(photos), "--fps", "0.5",
-            "--report", str(tmp_path / "index.html"),
-        ),
+        [
+            *plainly,
+            *demo(
+                "--bundle", str(bundle_path), "--photos", str(photos), "--fps", "0.5",
+                "--report", str(tmp_path / "index.html"),
+            ),
+        ],
         stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stderr is not None
