@@ -304,7 +304,7 @@ def test_the_demo_runs_to_its_end_and_loses_nothing(photos, bundle_path, tmp_pat
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -9)]
 )
 def test_an_interrupted_demo_leaves_nothing_running(photos, bundle_path, tmp_path, number, code):
-    # Where the tests run in the background of a shell, SIGINT is ignored, and children inherit that.
+    # In the background of a shell SIGINT is ignored, and children inherit that.
     plainly = ["env", "--default-signal=INT"]
     process = subprocess.Popen(
         [
