@@ -25,7 +25,7 @@ from edge_kit.errors import DecodeError, LinkError, SpoolError
 from edge_kit.flights import Flight, Flights, Pace
 from edge_kit.link.link import Connected, Delivery, Disconnected, Event, Link, Published
 from edge_kit.refusals import Refusals
-from edge_kit.results import Result
+from edge_kit.results import Result, stored_result
 from edge_kit.spool import OUTCOMES, Row, Spool
 from edge_kit.wire import FeatureHeader, FeatureMessage, Refusal, ResultMessage, Topics
 
@@ -153,7 +153,7 @@ class Outbox:
             self._emit(replace(result, latency_ms=self._age_ms(result)))
         for row in evicted:
             self._forget(row.sample, result=False)
-            self._stand(_decoded(row), "the spool was full")
+            self._stand(self._stored(row), "the spool was full")
         self._flights.queue(row.sample for row in rows)
         self._pump()
 
@@ -329,7 +329,10 @@ class Outbox:
         row = self._spool.get(sample)
         if row is None:
             raise SpoolError(f"the spool {self._spool.path} lost a sample", "check the disk")
-        return _decoded(row)
+        return self._stored(row)
+
+    def _stored(self, row: Row) -> Result:
+        return stored_result(row.sample, row.provisional, row.payload, self._classes)
 
     def _age_ms(self, result: Result) -> float:
         return max(0.0, (self._wall() - result.captured_at) * 1e3)
@@ -393,7 +396,3 @@ class Outbox:
                 self._give_up(sample, "refused", "the broker ends the connection over it")
         else:
             self._strikes.clear()
-
-
-def _decoded(row: Row) -> Result:
-    return Result.decode(row.provisional)

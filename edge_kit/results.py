@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["SCHEMA", "Result"]
+from edge_kit.errors import DecodeError
+from edge_kit.wire import split_features
+
+__all__ = ["SCHEMA", "Result", "stored_result"]
 
 SCHEMA = 1
 
@@ -107,3 +111,41 @@ class Result:
             )
         except (KeyError, TypeError) as error:
             raise ValueError(f"no result: {error!r}") from None
+
+
+def stored_result(sample: bytes, text: str, payload: bytes, classes: Sequence[str]) -> Result:
+    """Return the device's own answer to a spooled sample.
+
+    A line that another version wrote, or that a card damaged, must not stop the samples behind it:
+    the message's header then tells what it knows.
+
+    Args:
+        sample: Its id, 8 bytes.
+        text: What `Result.encode` wrote.
+        payload: The encoded feature message.
+        classes: Class names of the bundle in use.
+    """
+    try:
+        return Result.decode(text)
+    except ValueError:
+        pass
+    label, entropy, captured_at = 0, 1.0, 0.0
+    name = "unknown"
+    try:
+        header, _codec, _body = split_features(payload)
+        label, entropy, captured_at = header.label, header.entropy, header.captured_at / 1e6
+        name = classes[label] if label < len(classes) else f"class {label}"
+    except DecodeError:
+        pass  # the worker will refuse it as malformed, and it ends so
+    return Result(
+        sample=sample.hex(),
+        source="",
+        index=-1,
+        captured_at=captured_at,
+        label=label,
+        class_name=name,
+        confidence=0.0,
+        entropy=entropy,
+        status="provisional",
+        bytes_sent=len(payload),
+    )
