@@ -21,6 +21,8 @@ from tests.mosquitto import free_port
 
 pytestmark = pytest.mark.broker
 
+ASSETS = Path(__file__).parents[1] / "edge_kit" / "demo" / "assets"
+
 
 def test_a_wrong_password_ends_with_a_sentence_and_nothing_is_lost(edge, make_mosquitto, tmp_path):
     broker = make_mosquitto(users={"cam": "right"})
@@ -200,3 +202,16 @@ def test_a_mistake_gets_a_sentence_an_exit_code_and_no_traceback(edge, args, cod
     _out, err = child.communicate(timeout=WAIT_S)
     assert (child.returncode, "Traceback" in err) == (code, False)
     assert sentence in err and "secret" not in err
+
+
+def test_messages_over_the_brokers_limit_stand_with_the_reason(edge, make_mosquitto):
+    # The shipped bundle's messages of 600 bytes: the tiny one's are smaller than a CONNECT packet.
+    broker = make_mosquitto(extra="max_packet_size 500")
+    photos = ASSETS / "photos" / "skirt"
+    args = ("--json", "--broker", broker.url, "--threshold", "-1", "--limit", "3")
+    code, lines, err = finish(edge(*args, bundle=ASSETS / "clothing.ekb", source=photos))
+    run = lines[-1]["summary"]["run"]
+    standing = [line for line in lines[:-1] if line["status"] == "standing"]
+    assert code == 0 and "Traceback" not in err
+    assert all("Packet too large" in line["reason"] for line in standing)
+    assert len(standing) == run["refused"] == 3 and (run["lost"], run["pending"]) == (0, 0)
