@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 
 from boards.image.answer import Ear, broker, broker_port
-from boards.image.boot import MACHINES, Guest, start
+from boards.image.boot import Guest, start
+from boards.image.machine import MACHINES
 from edge_kit.errors import ImageError
 
 __all__ = ["boot"]
@@ -19,6 +20,7 @@ _LOOK_EVERY_S = 1.0
 @click.command(
     epilog="\b\nExample:\n"
     "  edge-kit image boot edge.img.xz --machine raspi3b\n"
+    "  edge-kit image boot edge.img.xz --ssh 2222 --stay   # then: ssh -p 2222 root@127.0.0.1\n"
     '\b\nThe image\'s broker has to be this machine: broker = "mqtt://10.0.2.2:1883" in its\n'
     "configuration. What listens there is used; otherwise a mosquitto is started meanwhile."
 )
@@ -34,8 +36,22 @@ _LOOK_EVERY_S = 1.0
 @click.option("--timeout", type=click.IntRange(1), default=900, show_default=True, metavar="S")
 @click.option("--log", type=click.Path(path_type=Path), help="Keep the console's output here.")
 @click.option("--journal", is_flag=True, help="Let the device's journal go to the console too.")
+@click.option(
+    "--ssh",
+    type=click.IntRange(1, 65535),
+    metavar="PORT",
+    help="Let this port of 127.0.0.1 lead to the device's SSH.",
+)
+@click.option("--stay", is_flag=True, help="Keep it running until Ctrl-C.")
 def boot(
-    image: Path, machine: str, answers: int, timeout: int, log: Path | None, journal: bool
+    image: Path,
+    machine: str,
+    answers: int,
+    timeout: int,
+    log: Path | None,
+    journal: bool,
+    ssh: int | None,
+    stay: bool,
 ) -> None:
     """Boot an image in QEMU and wait until its device answers on MQTT.
 
@@ -43,21 +59,38 @@ def boot(
     own, but for the console.
     """
     began = time.monotonic()
-    with start(image, machine, _report, log=log, journal=journal) as guest:
+    with start(image, machine, _report, log=log, ssh=ssh, journal=journal) as guest:
         port = broker_port(guest.settings)
         with broker(port) as started:
             _report(f"{'started a' if started else 'using the'} broker on port {port}")
             ear = Ear(port)
             try:
                 _wait(guest, ear, answers, began + timeout)
+                click.echo(_sentence(ear, time.monotonic() - began))
+                if stay:
+                    _stay(guest, ssh)
             finally:
                 ear.close()
-    seconds = time.monotonic() - began
+
+
+def _sentence(ear: Ear, seconds: float) -> str:
     status = ear.status
-    click.echo(
+    return (
         f"{ear.device} is online after {seconds:.0f} s: {status.get('model')} on "
         f"{status.get('engine')}, {ear.answers} answers"
     )
+
+
+def _stay(guest: Guest, ssh: int | None) -> None:
+    """Keep the guest, through restarts, until the user has seen enough."""
+    login = f"log in with: ssh -p {ssh} root@127.0.0.1; " if ssh else ""
+    _report(f"{login}Ctrl-C ends it")
+    try:
+        while True:
+            guest.check()
+            time.sleep(_LOOK_EVERY_S)
+    except KeyboardInterrupt:
+        _report("ended; the image is as it was")
 
 
 def _wait(guest: Guest, ear: Ear, answers: int, deadline: float) -> None:

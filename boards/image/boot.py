@@ -6,82 +6,106 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
+from boards.image.machine import MACHINES, Machine
 from boards.image.partitions import partitions
 from boards.image.tool import Report, call, need
 from boards.payload.settings import FILE, Settings
 from edge_kit.errors import ImageError, UsageError
 
-__all__ = ["MACHINES", "Guest", "boot_files", "command_line", "start", "unpack_xz"]
+__all__ = ["Guest", "boot_files", "command_line", "start", "unpack_xz"]
+
+_MOST_RESTARTS = 5
+_RESTARTS = "reboot: Restarting system"
 
 
-@dataclass(frozen=True)
-class Machine:
-    """One of QEMU's machines.
-
-    Attributes:
-        options: Its own options; ``{disk}`` and ``{memory}`` are filled in.
-        console: What the kernel calls the serial line that QEMU writes to the log.
-        serials: How many serial lines come before that one.
-        tree: Device tree on the boot partition; empty where QEMU brings one.
-    """
-
-    options: tuple[str, ...]
-    console: str
-    serials: int
-    tree: str
-
-
-MACHINES = {
-    "virt": Machine(
-        ("-M", "virt", "-cpu", "cortex-a72", "-smp", "2", "-m", "1024",
-         "-drive", "if=none,id=card,file={disk},format=qcow2,cache=unsafe",
-         "-device", "virtio-blk-device,drive=card",
-         "-netdev", "user,id=net", "-device", "virtio-net-device,netdev=net",
-         "-device", "virtio-rng-device"),
-        "ttyAMA0", 0, "",
-    ),
-    "raspi3b": Machine(
-        ("-M", "raspi3b", "-m", "1024",
-         "-drive", "if=sd,file={disk},format=qcow2,cache=unsafe",
-         "-netdev", "user,id=net", "-device", "usb-net,netdev=net"),
-        "ttyS1,115200", 1, "bcm2837-rpi-3-b.dtb",
-    ),
-}  # fmt: skip
-
-
-@dataclass
 class Guest:
     """A running emulator.
 
+    The kernel is QEMU's own business, not a boot loader's: a guest that restarts ends QEMU, and is
+    booted again here, from what lies on its boot partition by then.
+
+    Args:
+        machine: Which.
+        disk: The card; written to.
+        work: A directory for kernel, RAM disk and logs.
+        log: Where the serial console goes, of all boots.
+        ssh: Port of loopback that leads to the guest's SSH, or None.
+        journal: Let the whole journal go to the console.
+
     Attributes:
-        process: QEMU.
-        log: The file that the serial console goes to.
+        log: The console's file.
         settings: What the image says of its device.
+        restarts: How often the guest has restarted itself.
+
+    Raises:
+        ImageError: The image holds no kernel, or QEMU is missing.
     """
 
-    process: subprocess.Popen[bytes]
-    log: Path
-    settings: Settings
+    def __init__(
+        self, machine: Machine, disk: Path, work: Path, log: Path, ssh: int | None, journal: bool
+    ) -> None:
+        self.log = log
+        self.restarts = 0
+        self._machine = machine
+        self._disk = disk
+        self._work = work
+        self._network = "user,id=net"
+        self._network += f",hostfwd=tcp:127.0.0.1:{ssh}-:22" if ssh else ""
+        self._journal = journal
+        log.write_bytes(b"")
+        self._process = self._boot()
+        self.settings = Settings.parse((work / FILE).read_text(encoding="utf-8"))
 
     def console(self) -> str:
         """Return what the guest has said so far."""
-        return self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
+        return self.log.read_text(encoding="utf-8", errors="replace")
 
     def check(self) -> None:
-        """Notice a guest that will never come up.
+        """Boot a guest again that restarts; notice one that will never come up.
 
         Raises:
-            ImageError: The kernel panicked or QEMU has ended; the message holds its last words.
+            ImageError: The kernel panicked, QEMU has ended or the guest restarts again and again;
+                the message holds its last words.
         """
         said = self.console()
+        last = " / ".join(said.splitlines()[-5:])
         if "Kernel panic" in said:
-            raise ImageError("the kernel panicked: " + " / ".join(said.splitlines()[-5:]))
-        if self.process.poll() is not None:
-            last = " / ".join(said.splitlines()[-5:])
-            raise ImageError(f"QEMU ended with status {self.process.returncode}: {last}")
+            raise ImageError(f"the kernel panicked: {last}")
+        if self._process.poll() is None:
+            return
+        if self._process.returncode or said.count(_RESTARTS) <= self.restarts:
+            error = (self._work / "qemu.err").read_text(encoding="utf-8", errors="replace").strip()
+            raise ImageError(f"QEMU ended with status {self._process.returncode}: {error} {last}")
+        self.restarts += 1
+        if self.restarts > _MOST_RESTARTS:
+            raise ImageError(f"the guest restarts for ever: {last}")
+        self._process = self._boot()
+
+    def stop(self) -> None:
+        """End the emulator, as a power cut would."""
+        self._process.terminate()
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _boot(self) -> subprocess.Popen[bytes]:
+        kind, work = self._machine, self._work
+        line = command_line(boot_files(self._disk, work, kind.tree), kind.console)
+        line += " systemd.journald.forward_to_console=1" if self._journal else ""
+        blanks = {"disk": self._disk, "network": self._network}
+        command = [need("qemu-system-aarch64")]
+        command += [word.format_map(blanks) for word in kind.options]
+        command += ["-kernel", str(work / "vmlinuz"), "-initrd", str(work / "initrd.img")]
+        command += ["-append", line, "-display", "none", "-monitor", "none", "-no-reboot"]
+        command += ["-dtb", str(work / kind.tree)] if kind.tree else []
+        command += ["-chardev", f"file,id=console,path={self.log},append=on"]
+        command += ["-serial", "null"] * kind.serials + ["-serial", "chardev:console"]
+        with (work / "qemu.err").open("wb") as errors:
+            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=errors)
 
 
 def command_line(text: str, console: str) -> str:
@@ -111,7 +135,13 @@ def boot_files(image: Path, out: Path, tree: str) -> str:
 
 @contextmanager
 def start(
-    image: Path, machine: str, report: Report, *, log: Path | None = None, journal: bool = False
+    image: Path,
+    machine: str,
+    report: Report,
+    *,
+    log: Path | None = None,
+    ssh: int | None = None,
+    journal: bool = False,
 ) -> Iterator[Guest]:
     """Boot an image; the emulator ends with the context, and the image stays as it was.
 
@@ -120,6 +150,7 @@ def start(
         machine: One of `MACHINES`.
         report: Told what happens.
         log: Where the console goes; kept when given.
+        ssh: Port of loopback that shall lead to the guest's SSH.
         journal: Let the whole journal go to the console, for finding mistakes.
 
     Raises:
@@ -129,41 +160,25 @@ def start(
     kind = MACHINES.get(machine)
     if kind is None:
         raise UsageError(f"there is no machine {machine!r}", f"take one of {', '.join(MACHINES)}")
-    qemu = need("qemu-system-aarch64")
+    need("qemu-system-aarch64")
     with tempfile.TemporaryDirectory(prefix="edge-boot-") as name:
         work = Path(name)
-        raw = image
+        disk = work / "card.img"
+        report(f"copying {image}")
         if image.suffix == ".xz":
-            report(f"unpacking {image}")
-            raw = work / "edge.img"
-            unpack_xz(image, raw)
-        line = command_line(boot_files(raw, work, kind.tree), kind.console)
-        line += " systemd.journald.forward_to_console=1" if journal else ""
-        settings = Settings.parse((work / FILE).read_text(encoding="utf-8"))
-        disk = work / "card.qcow2"
+            unpack_xz(image, disk)
+        else:
+            call(["cp", "--sparse=always", "--reflink=auto", image, disk])
         # A card is larger than the image, which the first boot has to notice; and QEMU wants cards
         # of a power of two.
-        size = 1 << max(32, (raw.stat().st_size - 1).bit_length())
-        backing = ["-b", str(raw.resolve()), "-F", "raw"]
-        call(["qemu-img", "create", "-q", "-f", "qcow2", *backing, disk, str(size)])
-        log = log or work / "console.log"
-        command = [qemu, *(word.format(disk=disk) for word in kind.options)]
-        command += ["-kernel", str(work / "vmlinuz"), "-initrd", str(work / "initrd.img")]
-        command += ["-append", line, "-display", "none", "-monitor", "none", "-no-reboot"]
-        command += ["-dtb", str(work / kind.tree)] if kind.tree else []
-        command += ["-serial", "null"] * kind.serials + ["-serial", f"file:{log}"]
+        with disk.open("r+b") as file:
+            file.truncate(1 << max(32, (disk.stat().st_size - 1).bit_length()))
         report(f"booting {image.name} as {machine}")
-        with (work / "qemu.err").open("wb") as errors:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=errors)
+        guest = Guest(kind, disk, work, log or work / "console.log", ssh, journal)
         try:
-            yield Guest(process, log, settings)
+            yield guest
         finally:
-            process.terminate()
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            guest.stop()
 
 
 def unpack_xz(image: Path, raw: Path) -> None:
