@@ -50,6 +50,8 @@ class Config:
         tls_ca: PEM file.
         tls_cert: PEM file.
         tls_key: PEM file.
+        wait_for_clock: Connect to an ``mqtts`` broker only once the system clock was set.
+        keep_trying: A broker that refuses this device does not end the run.
         spool: The spool's file; `resolve` names one in the user's state directory.
         spool_mb: Bound on its messages, MiB.
         spool_hours: Bound on the age of a sample.
@@ -78,6 +80,8 @@ class Config:
     tls_ca: Path | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
+    wait_for_clock: bool = False
+    keep_trying: bool = False
     spool: Path = Path("spool.db")
     spool_mb: float = 64.0
     spool_hours: float = 24.0

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
+from edge_kit.clock import ClockWait
 from edge_kit.delivery import Outbox, Sample
 from edge_kit.errors import EdgeKitError, LinkError, SpoolError
 from edge_kit.link.link import Connected, Disconnected, Event, Link, Published
@@ -21,6 +22,7 @@ _log = logging.getLogger(__name__)
 INBOX = 64
 IDLE_S = 10.0
 HOPELESS_S = 300.0
+CLOCK_EVERY_S = 1.0
 # An event that nobody listens to; it only ends a wait.
 _WAKE = Published(token=0, generation=0)
 
@@ -35,6 +37,8 @@ class Courier:
         presence: Tells the world.
         totals: Counters of the run, for ``…/state``.
         report: Told, once each, a sentence about what people should know: connection lost, back.
+        clock: The link is not started before this wait is over; None for no wait.
+        patient: A broker that refuses us ends nothing: samples are spooled, and it is asked again.
 
     Attributes:
         fatal: Why the cloud is out of reach for good; None while there is hope.
@@ -52,17 +56,21 @@ class Courier:
         *,
         totals: Callable[[], Mapping[str, int]],
         report: Callable[[str], None],
+        clock: ClockWait | None = None,
+        patient: bool = False,
     ) -> None:
         self.fatal: LinkError | None = None
         self.error: EdgeKitError | None = None
         self.ever_connected = False
         self.spool_seconds = 0.0
+        self.patient = patient
         self._outbox = outbox
         self._spool = spool
         self._link = link
         self._presence = presence
         self._totals = totals
         self._report = report
+        self._clock = clock
         self._inbox: queue.Queue[Sample] = queue.Queue(INBOX)
         self._stopping = threading.Event()
         self._drained = threading.Event()
@@ -86,7 +94,8 @@ class Courier:
 
     def start(self) -> None:
         """Connect and begin with what earlier runs left."""
-        self._link.start()
+        if self._clock is None:
+            self._link.start()
         self._thread.start()
 
     def submit(self, sample: Sample) -> None:
@@ -132,6 +141,7 @@ class Courier:
 
     def _run(self) -> None:
         try:
+            self._look_at_clock()
             while not self._stopping.is_set():
                 self._step(self._next_event())
             self._store()
@@ -154,13 +164,26 @@ class Courier:
 
     def _next_event(self) -> Event | None:
         times = [self._outbox.deadline(), self._presence.deadline() or float("inf")]
-        wait = min(IDLE_S, min(times) - time.monotonic())
+        idle = IDLE_S if self._clock is None else CLOCK_EVERY_S
+        wait = min(idle, min(times) - time.monotonic())
         try:
             return self._link.events.get(timeout=max(0.0, wait))
         except queue.Empty:
             return None
 
+    def _look_at_clock(self) -> None:
+        """Connect once the clock was set, if that is waited for: certificates are judged by it."""
+        if self._clock is None:
+            return
+        if sentence := self._clock.look():
+            self._report(sentence)
+        if self._clock.over:
+            self._clock = None
+            self._spool.clock_was_set()
+            self._link.start()
+
     def _step(self, event: Event | None) -> None:
+        self._look_at_clock()
         if event is not None:
             self._outbox.handle(event)
             conflict = self._presence.handle(event, self._link)
@@ -208,8 +231,7 @@ class Courier:
         elif isinstance(event, Disconnected) and event.error is not None:
             if str(event.error) != self._said:
                 self._said = str(event.error)
-                again = "" if event.fatal else "; samples wait in the spool, trying again"
-                self._report(f"{event.error}{again}")
+                self._report(f"{event.error}{self._prospect(fatal=event.fatal)}")
             if event.fatal:
                 self.fatal = event.error
                 self._again_at = time.monotonic() + HOPELESS_S
@@ -222,3 +244,10 @@ class Courier:
             self._conflict = True
             self._report(str(conflict))
             self._link.stop()
+
+    def _prospect(self, *, fatal: bool) -> str:
+        if not fatal:
+            return "; samples wait in the spool, trying again"
+        if self.patient and not self._up:
+            return "; samples wait in the spool, trying again every five minutes"
+        return ""

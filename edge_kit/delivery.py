@@ -47,11 +47,13 @@ class Sample:
         header: What the message will say; its sample id is filled in later.
         features: The quantized tensor.
         result: The device's own answer.
+        ticks: Monotonic time of the capture, seconds.
     """
 
     header: FeatureHeader
     features: NDArray[Any]
     result: Result
+    ticks: float
 
 
 class Outbox:
@@ -66,7 +68,6 @@ class Outbox:
         emit: Called with each `Result`: provisional, of the cloud, or standing.
         pace: How eagerly to send.
         clock: Monotonic, seconds; injected by tests.
-        wall: Unix time, seconds.
         rng: For jitter.
 
     Attributes:
@@ -87,7 +88,6 @@ class Outbox:
         emit: Callable[[Result], None],
         pace: Pace | None = None,
         clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
         rng: random.Random | None = None,
     ) -> None:
         self.connected = False
@@ -101,7 +101,6 @@ class Outbox:
         self._model = model
         self._emit = emit
         self._clock = clock
-        self._wall = wall
         self._flights = Flights(pace or Pace(), rng)
         self._flights.queue(spool.pending())
         self._inherited = len(spool)
@@ -147,10 +146,10 @@ class Outbox:
             self.trouble = self.unspooled = error
             self.count("unspooled", len(samples))
             for sample in samples:
-                self._stand(sample.result, str(error.what))
+                self._stand(self._aged(sample), str(error.what))
             return
         for result in results:
-            self._emit(replace(result, latency_ms=self._age_ms(result)))
+            self._emit(result)
         for row in evicted:
             self._forget(row.sample, result=False)
             self._stand(self._stored(row), "the spool was full")
@@ -232,7 +231,10 @@ class Outbox:
                 replace(sample.header, sample=number), sample.features
             ).encode()
             result = replace(
-                sample.result, sample=number.hex(), status="provisional", bytes_sent=len(payload)
+                self._aged(sample),
+                sample=number.hex(),
+                status="provisional",
+                bytes_sent=len(payload),
             )
             rows.append(Row(number, payload, result.encode()))
             results.append(result)
@@ -296,7 +298,6 @@ class Outbox:
                 entropy=message.entropy,
                 tier="cloud",
                 status="final",
-                latency_ms=self._age_ms(mine),
                 round_trip_ms=None if trip is None else trip * 1e3,
             )
         )
@@ -322,8 +323,7 @@ class Outbox:
 
     def _stand(self, result: Result, why: str) -> None:
         self.count("standing")
-        age = self._age_ms(result)
-        self._emit(replace(result, status="standing", reason=why, latency_ms=age))
+        self._emit(replace(result, status="standing", reason=why))
 
     def _provisional(self, sample: bytes) -> Result:
         row = self._spool.get(sample)
@@ -332,10 +332,12 @@ class Outbox:
         return self._stored(row)
 
     def _stored(self, row: Row) -> Result:
-        return stored_result(row.sample, row.provisional, row.payload, self._classes)
+        stored = stored_result(row.sample, row.provisional, row.payload, self._classes)
+        return replace(stored, latency_ms=stored.latency_ms + row.age_s * 1e3)
 
-    def _age_ms(self, result: Result) -> float:
-        return max(0.0, (self._wall() - result.captured_at) * 1e3)
+    def _aged(self, sample: Sample) -> Result:
+        # No wall clock: it may be set between a capture and its answer.
+        return replace(sample.result, latency_ms=(self._clock() - sample.ticks) * 1e3)
 
     def _pump(self) -> None:
         """Send while connected and the window has room."""

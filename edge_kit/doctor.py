@@ -21,6 +21,7 @@ from typing import Any
 
 from edge_kit.board import Board, clock_synchronised, default_threads, read_board
 from edge_kit.bundle import Bundle
+from edge_kit.clock import CLOCK_FLOOR, ClockWait
 from edge_kit.engines.load import PACKAGES
 from edge_kit.engines.probe import describe_death, probe
 from edge_kit.engines.select import Trial
@@ -48,8 +49,6 @@ _MIB = 1 << 20
 # Below the first a spool of doubtful frames soon fills; below the second SQLite itself fails.
 _DISK_LITTLE = 256 * _MIB
 _DISK_NONE = 16 * _MIB
-# No board that runs this lives in an earlier year: its clock was never set (2025-01-01).
-_CLOCK_FLOOR = 1_735_689_600
 
 _MODULES = {
     "onnx": (("onnxruntime", "onnxruntime"),),
@@ -87,6 +86,7 @@ def examine(
     broker: BrokerAddress | None = None,
     spool: Path | None = None,
     make_link: Callable[[BrokerAddress, str], Link] | None = None,
+    clock: ClockWait | None = None,
 ) -> Iterator[Check]:
     """Run every check that applies, yielding each finding as it comes.
 
@@ -95,6 +95,7 @@ def examine(
         broker: Also connect to it.
         spool: Where samples will be kept; by default the disk of this directory is looked at.
         make_link: Makes the link of a client id; needed with `broker`.
+        clock: A broker with certificates is left alone while this wait is not over.
     """
     yield check_board(read_board())
     yield from check_engines()
@@ -104,7 +105,10 @@ def examine(
     yield check_clock()
     yield check_disk(spool or Path())
     if broker is not None and make_link is not None:
-        yield check_broker(broker, make_link)
+        if clock is not None and broker.tls and (sentence := _clock_wait(clock)):
+            yield Check("broker", None, sentence, clock.hint())
+        else:
+            yield check_broker(broker, make_link)
 
 
 def check_board(board: Board) -> Check:
@@ -239,7 +243,7 @@ def check_clock(
         now: Unix time, seconds.
     """
     hint = "start a time service, for example: sudo timedatectl set-ntp true"
-    if now() < _CLOCK_FLOOR:
+    if now() < CLOCK_FLOOR:
         stamp = time.strftime("%Y-%m-%d", time.gmtime(now()))
         return Check("clock", False, f"it says {stamp}; certificates will be refused", hint)
     answer = synchronised()
@@ -248,6 +252,11 @@ def check_clock(
     if not answer:
         return Check("clock", None, "not synchronised; capture times may be off", hint)
     return Check("clock", True, "synchronised")
+
+
+def _clock_wait(clock: ClockWait) -> str:
+    sentence = clock.look()
+    return "" if clock.over else sentence
 
 
 def check_disk(spool: Path) -> Check:

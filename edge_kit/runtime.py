@@ -174,7 +174,7 @@ class Device:
             confidence=decision.confidence,
             entropy=decision.entropy,
             status="final" if decision.exits else "standing",
-            latency_ms=max(0.0, (time.time() - frame.captured_at) * 1e3),
+            latency_ms=(time.monotonic() - frame.ticks) * 1e3,
         )
 
     def _sample(
@@ -190,12 +190,12 @@ class Device:
             entropy=decision.entropy,
         )
         # A copy: the engine may write over its output before the courier has packed it.
-        return Sample(header, output.features.copy(), result)
+        return Sample(header, output.features.copy(), result, frame.ticks)
 
 
 def _check(courier: Courier) -> None:
     error: EdgeKitError | None = courier.error
-    if error is None and not courier.ever_connected:
+    if error is None and not courier.ever_connected and not courier.patient:
         error = courier.fatal
     if error is not None:
         raise error

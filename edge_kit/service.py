@@ -8,6 +8,7 @@ from typing import Any
 
 from edge_kit import __version__
 from edge_kit.bundle import Bundle
+from edge_kit.clock import ClockWait
 from edge_kit.config import Config
 from edge_kit.courier import Courier
 from edge_kit.delivery import Outbox
@@ -42,6 +43,7 @@ class Service:
         sink: Where results go.
         report: Told sentences for people.
         notifier: Tells systemd that frames flow; by default nobody is told.
+        clock: What ``wait_for_clock`` waits for; injected by tests.
 
     Attributes:
         rule: The exit rule in force.
@@ -57,6 +59,7 @@ class Service:
         sink: Sink,
         report: Callable[[str], None],
         notifier: Notifier | None = None,
+        clock: ClockWait | None = None,
     ) -> None:
         if config.bundle is None:
             raise UsageError("no bundle is given", "name one with --bundle")
@@ -86,7 +89,9 @@ class Service:
         self._courier: Courier | None = None
         address = config.address
         if address is not None:
-            self._courier = self._open_courier(manifest, address)
+            waits = config.wait_for_clock and address.tls
+            clock = (clock or ClockWait()) if waits else None
+            self._courier = self._open_courier(manifest, address, clock)
 
     def run(self) -> dict[str, Any]:
         """Classify until the end, wait for results, and return the counters.
@@ -139,7 +144,9 @@ class Service:
             "threshold": self.rule.threshold,
         }
 
-    def _open_courier(self, manifest: Manifest, address: BrokerAddress) -> Courier:
+    def _open_courier(
+        self, manifest: Manifest, address: BrokerAddress, clock: ClockWait | None
+    ) -> Courier:
         config = self._config
         topics = Topics(config.device_id)
         about = {
@@ -155,6 +162,7 @@ class Service:
             max_bytes=int(config.spool_mb * (1 << 20)),
             max_age_s=config.spool_hours * 3600,
             sync=config.spool_sync,
+            dated=clock is None,
         )
         if spool.notice:
             self._report(spool.notice)
@@ -169,13 +177,20 @@ class Service:
             emit=self._sink.result,
             pace=Pace(config.window, config.resend_s, max(Pace.cap_s, config.resend_s)),
         )
+
+        def totals() -> dict[str, int]:
+            waited = {} if clock is None else {"clock_wait_s": int(clock.waited_s)}
+            return self._device.counts | outbox.summary()["run"] | waited
+
         return Courier(
             outbox,
             spool,
             link,
             presence,
-            totals=lambda: self._device.counts | outbox.summary()["run"],
+            totals=totals,
             report=self._report,
+            clock=clock,
+            patient=config.keep_trying,
         )
 
 

@@ -27,7 +27,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -53,11 +53,13 @@ class Row:
         sample: Its 8-byte id.
         payload: The encoded message.
         provisional: The device's own answer, as whoever added it wrote it.
+        age_s: Seconds since it was stored; 0 in what is about to be.
     """
 
     sample: bytes
     payload: bytes
     provisional: str
+    age_s: float = field(default=0.0, compare=False)
 
 
 class Spool:
@@ -68,6 +70,7 @@ class Spool:
         max_bytes: Bound on the sum of payloads.
         max_age_s: Bound on the age of a sample, seconds.
         sync: ``full`` or ``normal``; see the module.
+        dated: The wall clock can be trusted; if not, `clock_was_set` is called once it can.
         clock: Wall clock, seconds; injected by tests.
         monotonic: Monotonic clock, seconds.
 
@@ -85,6 +88,7 @@ class Spool:
         max_bytes: int = 64 << 20,
         max_age_s: float = 24 * 3600.0,
         sync: str = "full",
+        dated: bool = True,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -96,6 +100,9 @@ class Spool:
         # seq -> (payload bytes, monotonic time of storing), oldest first.
         self._index: dict[int, tuple[int, float]] = {}
         self._bytes = 0
+        self._dated = dated
+        # Samples whose moment of storing the file does not know: the clock was not set.
+        self._undated: set[int] = set()
         self._file = SpoolFile(path, sync, clock)
         self.notice = self._file.notice
         try:
@@ -130,7 +137,11 @@ class Spool:
         found = self._file.query(
             "SELECT payload, provisional FROM sample WHERE seq = ?", (self._seq(sample),)
         )
-        return Row(sample, *found[0]) if found else None
+        if not found:
+            return None
+        payload, provisional = found[0]
+        age = self._monotonic() - self._index[int.from_bytes(sample[4:], "little")][1]
+        return Row(sample, payload, provisional, age)
 
     def is_ours(self, sample: bytes) -> bool:
         """Tell whether this spool ever gave out the id."""
@@ -179,7 +190,7 @@ class Spool:
         if adds:
             total["offloaded"] = total.get("offloaded", 0) + len(adds)
         gone = [self._seq(s) for s in done] + [self._seq(r.sample) for r in evicted]
-        stored_at = self._clock()
+        stored_at = self._clock() if self._dated else 0.0
         with self._file.transaction() as db:
             db.executemany(
                 "INSERT INTO sample VALUES (?, ?, ?, ?)",
@@ -192,9 +203,10 @@ class Spool:
                 list(total.items()),
             )
         for row in adds:
-            self._remember(row.sample, len(row.payload), self._monotonic())
+            self._remember(row.sample, len(row.payload), self._monotonic(), dated=self._dated)
         for seq in gone:
             if seq is not None:
+                self._undated.discard(seq)
                 self._bytes -= self._index.pop(seq)[0]
         for name, value in total.items():
             self._counters[name] = self._counters.get(name, 0) + value
@@ -209,6 +221,19 @@ class Spool:
                 break
             found.append(self._id(seq))
         return found
+
+    def clock_was_set(self) -> None:
+        """Date what was stored while the clock was not set, by the monotonic clock.
+
+        Else a restart would take such samples for as old as the clock was wrong.
+        """
+        self._dated = True
+        now, wall = self._monotonic(), self._clock()
+        dates = [(wall - (now - self._index[seq][1]), seq) for seq in self._undated]
+        # A disk that fails leaves them undated, and so young after a restart; nothing is lost.
+        with contextlib.suppress(SpoolError), self._file.transaction() as db:
+            db.executemany("UPDATE sample SET stored_at = ? WHERE seq = ?", dates)
+        self._undated.clear()
 
     def counters(self) -> dict[str, int]:
         """Return all counters since the file was made."""
@@ -250,7 +275,9 @@ class Spool:
             # Only here do two wall clocks meet; a board's clock may have been set in between.
             known = stored_at >= CLOCK_UNSET_BEFORE
             age = max(0.0, wall - stored_at) if known else 0.0
-            self._remember(self._id(seq), size, now - age)
+            self._remember(self._id(seq), size, now - age, dated=known)
+        if self._dated and self._undated:
+            self.clock_was_set()
 
     def _pairs(self, sql: str) -> list[tuple[str, Any]]:
         return [(str(key), value) for key, value in self._file.query(sql)]
@@ -263,11 +290,13 @@ class Spool:
         self._file.set_durably("reserved", end)
         self._reserved = end
 
-    def _remember(self, sample: bytes, size: int, stored: float) -> None:
+    def _remember(self, sample: bytes, size: int, stored: float, *, dated: bool) -> None:
         seq = self._seq(sample)
         if seq is None:
             raise ValueError(f"{sample.hex()} is no id of {self.path}")
         self._index[seq] = (size, stored)
+        if not dated:
+            self._undated.add(seq)
         self._bytes += size
 
     def _id(self, seq: int) -> bytes:

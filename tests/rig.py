@@ -33,7 +33,7 @@ class Clock:
 def doubtful(index: int = 0) -> Sample:
     header = FeatureHeader(MODEL, 0, SPEC, bytes(8), 5, 0, 0.9)
     result = Result(None, f"{index}.jpg", index, 1_000_000.0, 0, "red", 0.4, 0.9)
-    return Sample(header, np.full(SPEC.shape, index, np.int8), result)
+    return Sample(header, np.full(SPEC.shape, index, np.int8), result, ticks=999.0)
 
 
 class Rig:
@@ -44,7 +44,7 @@ class Rig:
         self.spool_options = spool
         self.clock = Clock()
         self.wall = Clock()
-        self.wall.now = 1_000_001.0
+        self.wall.now = 1_800_000_000.0
         self.broker = MemoryBroker()
         self.worker = MemoryLink(self.broker, [Subscription(f"$share/w/{TOPICS.features}")])
         self.worker.start()
@@ -53,7 +53,7 @@ class Rig:
         self.open()
 
     def open(self) -> None:
-        self.spool = Spool(self.path, monotonic=self.clock, **self.spool_options)
+        self.spool = Spool(self.path, clock=self.wall, monotonic=self.clock, **self.spool_options)
         self.link = MemoryLink(self.broker, [Subscription(TOPICS.results)])
         self.box = Outbox(
             self.spool,
@@ -64,7 +64,6 @@ class Rig:
             emit=self.out.append,
             pace=Pace(window=4),
             clock=self.clock,
-            wall=self.wall,
             rng=random.Random(1),
         )
 

@@ -34,7 +34,7 @@ def test_a_doubtful_sample_is_reported_sent_answered_and_counted_once(rig):
     assert (second.tier, second.status, second.sample) == ("cloud", "final", sample)
     assert (second.label, second.class_name, second.source) == (2, "blue", "7.jpg")
     assert second.round_trip_ms == pytest.approx(50)
-    assert second.latency_ms == pytest.approx(1000)
+    assert second.latency_ms == pytest.approx(1050)
     rig.box.flush()
     assert rig.spool.counters()["answered"] == 1 and rig.box.pending == 0
 

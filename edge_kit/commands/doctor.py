@@ -47,10 +47,15 @@ def doctor(ctx: click.Context, /, config_file: Path | None, **flags: Any) -> Non
     """
     config = resolve(flags, os.environ, config_file)
     # Here, so that `edge-kit doctor --help` stays quick.
+    from edge_kit.clock import ClockWait
     from edge_kit.doctor import examine
 
     found = examine(
-        bundle=config.bundle, broker=config.address, spool=config.spool, make_link=_make_link
+        bundle=config.bundle,
+        broker=config.address,
+        spool=config.spool,
+        make_link=_make_link,
+        clock=ClockWait() if config.wait_for_clock else None,
     )
     checks = list(found) if config.json else _show(found)
     failed = sum(check.ok is False for check in checks)

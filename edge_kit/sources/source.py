@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -22,12 +22,14 @@ class Frame:
         captured_at: Unix time, seconds. A file's frame is captured when it is read.
         index: Counts the frames of a source from 0; gaps are frames that a live source dropped.
         name: Where it comes from: a path relative to its folder, or ``camera#17``.
+        ticks: Monotonic time of the capture, seconds: ages survive a clock that is set meanwhile.
     """
 
     pixels: NDArray[np.uint8]
     captured_at: float
     index: int
     name: str
+    ticks: float = field(default_factory=time.monotonic)
 
 
 class Source(Protocol):
