@@ -7,20 +7,34 @@ from pathlib import Path
 
 from boards.image.partitions import assemble
 
-__all__ = ["CMDLINE", "make_stock"]
+__all__ = ["BOOKWORM", "CMDLINE", "DISK_ID", "TRIXIE", "make_stock", "run"]
 
-CMDLINE = "console=serial0,115200 console=tty1 root=PARTUUID=12345678-02 rootwait quiet"
+# cmdline.txt of the images as downloaded (pi-gen, stage1/00-boot-files, and its export-image). The
+# first start of either writes another disk id and removes its own last word.
+DISK_ID = "4d8fd085"
+_LINE = f"console=serial0,115200 console=tty1 root=PARTUUID={DISK_ID}-02 rootfstype=ext4"
+BOOKWORM = f"{_LINE} fsck.repair=yes rootwait quiet init=/usr/lib/raspberrypi-sys-mods/firstboot"
+TRIXIE = f"{_LINE} fsck.repair=yes rootwait resize"
+CMDLINE = BOOKWORM
 
 
-def make_stock(folder: Path, codename: str = "bookworm", arch: str = "aarch64") -> Path:
+def make_stock(
+    folder: Path,
+    codename: str = "bookworm",
+    arch: str = "aarch64",
+    line: str = CMDLINE,
+    mount: str = "/boot/firmware",
+) -> Path:
     """Return ``stock.img``, with a boot partition of 48 MiB."""
     root = folder / "root"
     (root / "usr/lib" / f"{arch}-linux-gnu").mkdir(parents=True)
     (root / "usr/lib" / f"{arch}-linux-gnu/libc.so.6").write_text("")
     (root / "usr/lib/os-release").write_text(f"ID=debian\nVERSION_CODENAME={codename}\n")
+    (root / "etc").mkdir()
+    (root / "etc/fstab").write_text(f"PARTUUID={DISK_ID}-01 {mount} vfat defaults 0 2\n")
     fat, ext4 = folder / "fat", folder / "ext4"
     run("mkfs.vfat", "-F", "32", "-s", "1", "-n", "bootfs", "-C", fat, str(48 * 1024))
-    for name, text in (("cmdline.txt", CMDLINE + "\n"), ("config.txt", "camera_auto_detect=1\n")):
+    for name, text in (("cmdline.txt", line + "\n"), ("config.txt", "camera_auto_detect=1\n")):
         (folder / name).write_text(text)
         run("mcopy", "-i", fat, folder / name, "::/")
     run("mke2fs", "-q", "-t", "ext4", "-d", root, ext4, "16M")

@@ -25,12 +25,21 @@ _PATH = click.Path(path_type=Path)
 @click.option("--bundle", required=True, type=_PATH, help="The bundle that it runs.")
 @click.option("--config", required=True, type=_PATH, help="TOML file: network, keys, what to run.")
 @click.option("--out", required=True, type=_PATH, help="The image to write, ….img or ….img.xz.")
+@click.option(
+    "--photos",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Folder to put into the image, at /var/lib/edge-kit/photos.",
+)
 @click.option("--cache", type=_PATH, help="Directory that keeps downloads for the next one.")
-def customize(image: Path, bundle: Path, config: Path, out: Path, cache: Path | None) -> None:
+def customize(
+    image: Path, bundle: Path, config: Path, out: Path, photos: Path | None, cache: Path | None
+) -> None:
     """Put edge-kit into a stock 64-bit Raspberry Pi OS image; the stock image stays as it is.
 
     Only its boot partition changes. At the first start the board installs what was put there and
-    starts once more; it needs no network for that.
+    starts once more; it needs no network for that. What it did it tells in edge-kit-setup.log on
+    that partition. Write the image with `edge-kit image flash`: Raspberry Pi Imager's own settings
+    would take the first start over.
     """
     digest = customize_image(
         image,
@@ -39,5 +48,6 @@ def customize(image: Path, bundle: Path, config: Path, out: Path, cache: Path | 
         out,
         cache or default_cache(),
         lambda text: click.echo(f"edge-kit: {text}", err=True),
+        photos,
     )
     click.echo(f"{digest}  {out}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import re
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -122,15 +124,43 @@ def boot_files(image: Path, out: Path, tree: str) -> str:
     """
     first = partitions(image)[0]
     source = f"{image}@@{first.start}"
-    for name in ("vmlinuz", "initrd.img", "cmdline.txt", FILE, *([tree] if tree else [])):
-        try:
-            call(["mcopy", "-n", "-o", "-i", source, f"::/{name}", out / name])
-        except ImageError as error:
+    files = {"vmlinuz": "kernel8.img", "initrd.img": "initramfs8", "cmdline.txt": "", FILE: ""}
+    # What Raspberry Pi's kernel calls the trees that Linux calls bcm2837.
+    files |= {tree: tree.replace("bcm2837", "bcm2710")} if tree else {}
+    for name, in_stock in files.items():
+        error = None
+        for found in filter(None, (name, in_stock)):
+            try:
+                call(["mcopy", "-n", "-o", "-i", source, f"::/{found}", out / name])
+            except ImageError as missing:
+                error = missing
+            else:
+                break
+        else:
             raise ImageError(
                 f"{image} cannot be booted here: {name} is missing ({error})",
-                "only images that edge-kit built have it",
-            ) from None
+                "only images that edge-kit built or customized have it",
+            )
+        if found == "kernel8.img" and not tree:
+            _check_drivers(image, out / name)
     return (out / "cmdline.txt").read_text(encoding="ascii")
+
+
+def _check_drivers(image: Path, kernel: Path) -> None:
+    """Refuse Raspberry Pi's own kernel on a machine that has none of its devices.
+
+    Its configurations (arch/arm64/configs/bcm2711_defconfig and bcm2712_defconfig of its sources)
+    leave out virtio's disk and network; releases are called ``…-rpi-v8`` or ``…-v8+``.
+    """
+    data = kernel.read_bytes()
+    image_bytes = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+    release = re.search(rb"Linux version (\S*(?:-rpi|-v8)\S*)", image_bytes)
+    if release is not None:
+        raise ImageError(
+            f"{image} has Raspberry Pi's kernel {release[1].decode('ascii', 'replace')}, which "
+            "has no drivers for the disk and network of virt",
+            "take --machine raspi3b, whose devices it knows, or a board",
+        )
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import edge_kit.bundle
 from boards.image.boot import unpack_xz
+from boards.image.hook import HOOK, PAYLOAD, SCRIPT, SETUP
 from boards.image.partitions import MIB, Partition, partitions
 from boards.image.tool import Report, call, require
 from boards.image.wheels import Wheel, fetch_wheels, unzip_wheels
@@ -29,31 +30,15 @@ from edge_kit.errors import ImageError, UsageError
 
 __all__ = ["Stock", "customize", "look_at", "payload"]
 
-PAYLOAD = "edge-kit.tar.xz"
-SCRIPT = "edge-kit-setup.sh"
 _TOOLS = ("debugfs", "mcopy", "mdir", "sfdisk", "xz")
 _FAT_TYPES = ("b", "c", "e")
 # Debian's name: its CPython.
 _PYTHONS = {"bookworm": "3.11", "trixie": "3.13"}
 _EPOCH = 1_735_689_600  # 2025-01-01: what the payload's files bear
-HOOK = (
-    f"systemd.run=/boot/firmware/{SCRIPT} systemd.run_success_action=reboot "
-    "systemd.run_failure_action=none systemd.unit=kernel-command-line.target"
-)
-
-_SETUP = f"""#!/bin/sh
-# Runs once, from the kernel's command line; then the board starts again without it.
-set -eu
-boot=/boot/firmware
-tar --extract --xz --file "$boot/{PAYLOAD}" --directory / --no-overwrite-dir
-systemd-sysusers
-systemd-tmpfiles --create edge-kit.conf
-chown -R edge-kit:edge-kit /var/lib/edge-kit/bundles
-systemctl enable edge-kit.service edge-kit-firstboot.service
-sed -i 's| systemd\\.[^ ]*||g' "$boot/cmdline.txt"
-rm -f "$boot/{PAYLOAD}" "$boot/{SCRIPT}"
-sync
-"""
+# Whoever hooks in there too: Raspberry Pi Imager's settings do, in images of Bookworm.
+_TAKEN = re.compile(r"(?:^| )(systemd\.(?:run|unit)=\S*)")
+# In images of Trixie cloud-init would set the host name again, to what it was when it started.
+_EXTRA_FILES = {"etc/cloud/cloud.cfg.d/95-edge-kit.cfg": "preserve_hostname: true\n"}
 
 
 @dataclass(frozen=True)
@@ -93,14 +78,26 @@ def look_at(image: Path) -> Stock:
         raise ImageError(
             f"{image} holds a 32-bit system", "take the 64-bit image: its engines have wheels"
         )
+    if not re.search(r"\s/boot/firmware\s", call(["debugfs", "-R", "cat /etc/fstab", root])):
+        raise ImageError(
+            f"{image} does not mount its first partition at /boot/firmware",
+            "take an image of Raspberry Pi OS as downloaded",
+        )
     with tempfile.TemporaryDirectory() as name:
         _from_fat(image, found[0], "cmdline.txt", Path(name) / "cmdline.txt")
-        line = (Path(name) / "cmdline.txt").read_text(encoding="ascii").strip()
-    return Stock(codename[1], _PYTHONS[codename[1]], found[0], line)
+        text = (Path(name) / "cmdline.txt").read_text(encoding="ascii").strip()
+    # The firmware reads the first line and no other.
+    return Stock(codename[1], _PYTHONS[codename[1]], found[0], text.partition("\n")[0].strip())
 
 
 def customize(
-    image: Path, bundle: Bundle, settings: Settings, out: Path, cache: Path, report: Report
+    image: Path,
+    bundle: Bundle,
+    settings: Settings,
+    out: Path,
+    cache: Path,
+    report: Report,
+    photos: Path | None = None,
 ) -> str:
     """Write a customized copy; return its SHA-256. Interrupted, it leaves none.
 
@@ -111,6 +108,7 @@ def customize(
         out: The new image, ``.img`` or ``.img.xz``.
         cache: Directory that keeps downloads.
         report: Told what happens.
+        photos: Directory to put into it, at ``/var/lib/edge-kit/photos``.
 
     Raises:
         EdgeKitError: The image is unknown or too full, or something is missing.
@@ -129,16 +127,15 @@ def customize(
         else:
             shutil.copyfile(image, raw)
         stock = look_at(raw)
-        if SCRIPT in stock.cmdline:
-            raise UsageError(f"{image} was customized before", "take the stock image")
+        _check_free(image, stock.cmdline)
         report(f"{stock.codename}, Python {stock.python}")
         wheels = fetch_wheels(stock.python, cache / f"wheels-{stock.python}", report)
         files = work / "files"
         files.mkdir()
         report("packing edge-kit")
-        (files / PAYLOAD).write_bytes(payload(bundle, settings, wheels, work / "tree"))
+        (files / PAYLOAD).write_bytes(payload(bundle, settings, wheels, work / "tree", photos))
         (files / FILE).write_text(settings.whole(), encoding="utf-8")
-        (files / SCRIPT).write_text(_SETUP, encoding="ascii")
+        (files / SCRIPT).write_text(SETUP, encoding="ascii")
         (files / "cmdline.txt").write_text(f"{stock.cmdline} {HOOK}\n", encoding="ascii")
         _write(raw, stock.boot, files, work)
         if out.suffix == ".xz":
@@ -150,21 +147,51 @@ def customize(
     return digest
 
 
-def payload(bundle: Bundle, settings: Settings, wheels: list[Wheel], tree: Path) -> bytes:
-    """Return the archive that the first start unpacks over the root; same input, same bytes."""
+def _check_free(image: Path, cmdline: str) -> None:
+    """Refuse an image whose first start belongs to somebody else.
+
+    Two hooks cannot share the line: Imager's script cuts it off from its own word on, and Bookworm
+    rewrites every path in it.
+    """
+    if SCRIPT in cmdline:
+        raise UsageError(f"{image} was customized before", "take the stock image")
+    if taken := _TAKEN.search(cmdline):
+        raise UsageError(
+            f"{image} has a first start of its own: its cmdline.txt says {taken[1]}",
+            "Raspberry Pi Imager's settings do that. Take the image as downloaded, and put host "
+            "name, Wi-Fi and SSH keys into --config",
+        )
+
+
+def payload(
+    bundle: Bundle,
+    settings: Settings,
+    wheels: list[Wheel],
+    tree: Path,
+    photos: Path | None = None,
+) -> bytes:
+    """Return the archive that the first start unpacks over the root; same input, same bytes.
+
+    What brings the board onto its network comes first: a damaged archive gives that much.
+    """
     place_files(tree, settings)
+    for name, text in _EXTRA_FILES.items():
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_text(text, encoding="ascii")
     unzip_wheels(wheels, tree / SITE)
     place_code(tree, Path(edge_kit.bundle.__file__).parent)
     bundles = tree / "var/lib/edge-kit/bundles"
     model = bundle.manifest.model_hash[:12]
     shutil.copytree(bundle.root, bundles / model)
     (bundles / "current").symlink_to(model)
+    if photos is not None:
+        shutil.copytree(photos, tree / "var/lib/edge-kit/photos")
     packed = io.BytesIO()
     with (
         lzma.open(packed, "wb", preset=2) as xz,
         tarfile.open(fileobj=xz, mode="w", format=tarfile.GNU_FORMAT) as archive,
     ):
-        for path in sorted(tree.rglob("*")):
+        for path in sorted(tree.rglob("*"), key=lambda path: (_is_heavy(path, tree), path)):
             member = archive.gettarinfo(path, str(path.relative_to(tree)))
             member.uid = member.gid = 0
             member.uname = member.gname = "root"
@@ -177,6 +204,10 @@ def payload(bundle: Bundle, settings: Settings, wheels: list[Wheel], tree: Path)
             else:
                 archive.addfile(member)
     return packed.getvalue()
+
+
+def _is_heavy(path: Path, tree: Path) -> bool:
+    return path.is_relative_to(tree / SITE) or path.is_relative_to(tree / "var")
 
 
 def _write(raw: Path, boot: Partition, files: Path, work: Path) -> None:

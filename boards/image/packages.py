@@ -50,18 +50,20 @@ class Mirrors:
     Attributes:
         main: URL of Debian's archive.
         security: URL of its security updates; empty for none.
+        suite: Debian's release.
     """
 
     main: str
     security: str = ""
+    suite: str = SUITE
 
     def lines(self) -> str:
         """Return ``sources.list``."""
         parts = "main non-free-firmware"
         signed = f"[arch=arm64 signed-by={KEYRING}]"
-        found = [f"deb {signed} {self.main} {SUITE} {parts}"]
+        found = [f"deb {signed} {self.main} {self.suite} {parts}"]
         if self.security:
-            found.append(f"deb {signed} {self.security} {SUITE}-security {parts}")
+            found.append(f"deb {signed} {self.security} {self.suite}-security {parts}")
         return "\n".join(found) + "\n"
 
 
