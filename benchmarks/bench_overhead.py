@@ -22,11 +22,10 @@ from typing import Any
 import numpy as np
 
 from edge_kit.bench.conditions import Watch
-from edge_kit.bench.latency import Latency, TimedEngine, run_calls
+from edge_kit.bench.latency import Latency, TimedEngine, clock_cost_us, run_calls
 from edge_kit.board import default_threads
 from edge_kit.bundle import Bundle
 from edge_kit.engines.end import EndModel
-from edge_kit.engines.engine import FakeEngine
 from edge_kit.engines.load import load_engine
 from edge_kit.engines.select import open_end_model
 from edge_kit.errors import EdgeKitError
@@ -34,7 +33,6 @@ from edge_kit.errors import EdgeKitError
 ASSETS = Path(__file__).parents[1] / "edge_kit" / "demo" / "assets"
 BUDGET = 0.05
 WARMUP = 20
-EMPTY_CALLS = 20_000
 
 
 def measure(bundle: Bundle, engine: str, threads: int, pairs: int) -> dict[str, Any]:
@@ -81,27 +79,10 @@ def measure(bundle: Bundle, engine: str, threads: int, pairs: int) -> dict[str, 
         "bare_p50_ms": round(found["bare"].p50, 4),
         "off": round(found["bench"].p50 / found["bare"].p50 - 1, 4),
         "off_p10": round(p10["bench"] / p10["bare"] - 1, 4),
-        "instrument_us": round(instrument_us(), 3),
+        "instrument_us": round(clock_cost_us(), 3),
         "budget": BUDGET,
         "disturbed": conditions.disturbed,
     }
-
-
-def instrument_us() -> float:
-    """Return what the timing adds to a call of an engine that does nothing, microseconds."""
-    empty = FakeEngine({}, {}, lambda _tensors: {})
-    timed = TimedEngine(empty)
-    batch = {"image": np.zeros((1, 1), np.uint8)}
-    seconds = {}
-    for name, run in (("with", timed.run), ("without", empty.run)):
-        rounds = []
-        for _ in range(5):
-            began = time.perf_counter()
-            for _ in range(EMPTY_CALLS // 5):
-                run(batch)
-            rounds.append(time.perf_counter() - began)
-        seconds[name] = min(rounds) / (EMPTY_CALLS // 5)
-    return (seconds["with"] - seconds["without"]) * 1e6
 
 
 def main() -> int:

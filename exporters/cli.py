@@ -145,6 +145,12 @@ def _numbers(_context: click.Context, _option: click.Parameter, text: str | None
     show_default=True,
     help="How many times smaller than float an int8 end model must be.",
 )
+@click.option(
+    "--reference-photos",
+    default=100,
+    show_default=True,
+    help="Labelled test photos that the bundle carries for edge-kit bench.",
+)
 @click.option("--seed", default=0, show_default=True, help="Fixes everything random.")
 @click.option("--processes", type=int, help="Worker processes. Default: one a core.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")

@@ -51,6 +51,7 @@ class ExportConfig:
         accuracy_budget: What hybrid accuracy may lose against cloud-only when T is chosen.
         max_device_share: Most that the device may answer itself on the calibration split.
         size_ratio: How many times smaller than its float twin an int8 end model must be.
+        reference_photos: Labelled photos of the test split that the bundle carries.
         seed: Fixes augmentation, initial weights and order.
         processes: Worker processes for features; None means one a core.
     """
@@ -79,6 +80,7 @@ class ExportConfig:
     accuracy_budget: float = 0.005
     max_device_share: float = 1.0
     size_ratio: float = 3.5
+    reference_photos: int = 100
     seed: int = 0
     processes: int | None = None
 
@@ -96,8 +98,9 @@ class ExportConfig:
             raise UsageError(f"--budget {self.budget} lies outside 0 to 1")
         if self.channels is not None and self.channels < 1:
             raise UsageError(f"--channels {self.channels} leaves no features to send")
-        if self.views < 0:
-            raise UsageError(f"--views {self.views} is below 0")
+        for flag in ("views", "reference_photos"):
+            if getattr(self, flag) < 0:
+                raise UsageError(f"--{flag.replace('_', '-')} {getattr(self, flag)} is below 0")
         for flag in ("epochs", "tail_epochs", "message_bytes", "processes"):
             given = getattr(self, flag)
             if given is not None and given < 1:

@@ -29,6 +29,7 @@ from exporters.outcome import Outcome, measure
 from exporters.photos import PhotoSet, check_photos, find_photos, load_pixels, spread, without
 from exporters.plan import Plan, Source, check_classes, load_source, make_plan
 from exporters.progress import Silent, Watch
+from exporters.reference import encode_reference
 from exporters.report import Report, render
 from exporters.stages import Stage, Workspace
 from exporters.thresholds import fit_exit
@@ -267,17 +268,18 @@ def _report(found: Findings, pixels: Pixels, work: Workspace) -> Path:
 
 def _write(found: Findings, spec: TensorSpec, pixels: Pixels, page: Path) -> Bundle:
     cut = found.plan.cut
-    calibration = pixels.arrays["validation"]
+    calibration, rule = pixels.arrays["validation"], found.plan.source.rule
     return write_bundle(
         found.config.out,
         name=found.config.title,
         classes=found.photos.classes,
-        preprocessing=found.plan.source.rule,
+        preprocessing=rule,
         cuts=[Cut(cut.name, spec, cut.macs_share)],
         files=found.files.shipped,
         exit_rule=found.fitted.rule,
         curve=found.fitted.curve,
         selftest=np.asarray(calibration[spread(len(calibration), SELFTEST_PHOTOS)]),
+        reference=encode_reference(found.photos, rule, found.config.reference_photos),
         extra={REPORT: page},
         figures=found.figures(),
     )

@@ -41,6 +41,7 @@ def write_bundle(
     exit_rule: ExitRule,
     curve: Sequence[CurvePoint] = (),
     selftest: NDArray[np.uint8] | None = None,
+    reference: Mapping[str, bytes] | None = None,
     extra: Mapping[str, Path | bytes] | None = None,
     figures: Mapping[str, Any] | None = None,
 ) -> Bundle:
@@ -58,6 +59,7 @@ def write_bundle(
         curve: The threshold sweep.
         selftest: A few photos as pixels (N, h, w, 3); each end file's features and logits on
             them are stored in ``reference/selftest.npz``.
+        reference: Labelled photos and their index, see `exporters.reference.encode_reference`.
         extra: More files (bundle path to file or content), such as ``report.html``.
         figures: What the exporter measured of the whole, as JSON values.
 
@@ -69,7 +71,7 @@ def write_bundle(
     contents: dict[str, Path | bytes] = {LABELS: "".join(f"{c}\n" for c in classes).encode()}
     if selftest is not None:
         contents[SELFTEST] = _selftest(files, selftest)
-    contents.update(extra or {})
+    contents.update({**(reference or {}), **(extra or {})})
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as work:

@@ -31,6 +31,7 @@ OPTIONS = (
     "--epochs", "8",
     "--max-device-share", "0.75",  # a margin for photos unlike those that calibrate
     "--cloud-weights", "int8",  # the repository ships this bundle
+    "--reference-photos", "70",  # as many as fit into LIMIT, seven of each class
 )  # fmt: skip
 
 

@@ -19,21 +19,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_kit.bench.latency import Latency, TimedEngine, run_calls
+from edge_kit.bench.labelled import classify
+from edge_kit.bench.latency import Latency, TimedEngine, clock_cost_us, run_calls
 from edge_kit.bench.measurement import Configuration, Measurement, Memory, Score
 from edge_kit.bench.pipeline import run_pipeline
 from edge_kit.bench.profile import profile
-from edge_kit.bench.subject import Subject, open_subject
+from edge_kit.bench.subject import open_subject
 from edge_kit.bundle import Bundle
-from edge_kit.demo.photos import list_photos, pick
 from edge_kit.engines.end import EndModel
 from edge_kit.engines.load import load_engine
 from edge_kit.engines.selftest import SELFTEST, self_test
 from edge_kit.engines.tflite import INTERPRETERS
-from edge_kit.errors import EdgeKitError, SourceError
+from edge_kit.errors import EdgeKitError
 from edge_kit.manifest import EngineFile
-from edge_kit.preprocess import Preprocessor
-from edge_kit.sources.photo import read_photo
 
 __all__ = ["measure"]
 
@@ -78,37 +76,17 @@ def measure(bundle: Bundle, file: EngineFile, args: argparse.Namespace) -> Measu
         inference=Latency.of(calls),
         calls_ms=tuple(round(s * 1e3, 4) for s in calls),
         memory=Memory(baseline, peak) if baseline and peak else None,
+        clock_us=round(clock_cost_us(), 3),
     )
     if isinstance(model, EndModel):
         agreed = self_test(bundle, model)
         pipeline = run_pipeline(bundle.manifest, model, args.photos, args.frames, args.max_secs)
         reference = Score.of(agreed.agree, agreed.total) if agreed else None
         found = replace(found, reference=reference, pipeline=pipeline)
-    if args.photos is not None:
-        found = _score(found, bundle, model, engine, args)
+    if args.top1:
+        found = classify(found, bundle, model, engine, args.photos, args.limit)
     engine.close()
     return replace(found, layers=profile(bundle, file, args.threads)) if args.profile else found
-
-
-def _score(
-    found: Measurement, bundle: Bundle, model: Subject, engine: TimedEngine,
-    args: argparse.Namespace,
-) -> Measurement:  # fmt: skip
-    """Classify photos whose class is known, through the very calls whose speed is measured."""
-    photos = pick(list_photos(args.photos, bundle.manifest.classes), args.limit)
-    resize = Preprocessor(bundle.manifest.preprocessing)
-    right, total = 0, 0
-    engine.take()
-    for photo in photos:
-        try:
-            pixels = resize(read_photo(photo.path))
-        except SourceError:
-            continue
-        total += 1
-        right += int(model.infer(pixels).logits.argmax()) == photo.label
-    if not total:
-        raise SourceError(f"not one photo in {args.photos} can be read")
-    return replace(found, top1=Score.of(right, total), top1_inference=Latency.of(engine.take()))
 
 
 def _frames(bundle: Bundle) -> Sequence[NDArray[np.uint8]]:
@@ -169,6 +147,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--frames", type=int, required=True)
     parser.add_argument("--photos", type=Path)
     parser.add_argument("--limit", type=int)
+    parser.add_argument("--no-top1", dest="top1", action="store_false")
     parser.add_argument("--profile", action="store_true")
     return parser
 

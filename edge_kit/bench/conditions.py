@@ -8,10 +8,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from types import TracebackType
 from typing import Any, Self
 
 from edge_kit.bench.state import BoardState, busy_seconds, read_governor, read_state
+from edge_kit.bench.throttling import Throttling
 
 __all__ = ["Conditions", "Watch"]
 
@@ -32,6 +35,7 @@ class Conditions:
         other_load: Cores that other programs kept busy, on average; None where unknown.
         cores: Cores of the machine.
         wall_s: How long it took.
+        look_ms: CPU time of one look in this process, mean, milliseconds; None where not measured.
     """
 
     before: BoardState
@@ -41,6 +45,7 @@ class Conditions:
     other_load: float | None
     cores: int
     wall_s: float
+    look_ms: float | None = None
 
     @property
     def throttled(self) -> tuple[str, ...]:
@@ -76,6 +81,8 @@ class Conditions:
         states = (self.before, *self.during, self.after)
         heat = [s.temperature for s in states if s.temperature is not None]
         clocks = [s.clock_mhz for s in self.during if s.clock_mhz is not None]
+        bits = [s.throttling for s in self.during if s.throttling is not None]
+        seen = Throttling(reduce(or_, (b.bits for b in bits))) if bits else None
         return {
             "before": self.before.to_json(),
             "during": {
@@ -83,12 +90,15 @@ class Conditions:
                 "temperature_max_c": max(heat, default=None),
                 "clock_min_mhz": min(clocks, default=None),
                 "clock_max_mhz": max(clocks, default=None),
+                "throttled": None if seen is None else f"{seen.bits:#x}",
+                "throttled_now": [] if seen is None else list(seen.now),
             },
             "after": self.after.to_json(),
             "governor": self.governor,
             "other_load": None if self.other_load is None else round(self.other_load, 3),
             "cores": self.cores,
             "wall_s": round(self.wall_s, 3),
+            "look_ms": None if self.look_ms is None else round(self.look_ms, 3),
             "throttled": list(self.throttled),
             "disturbed": self.disturbed,
         }
@@ -115,6 +125,7 @@ class Watch:
         self._busy = busy
         self._interval_s = interval_s
         self._during: list[BoardState] = []
+        self._looked_s = 0.0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._keep_looking, name="board state", daemon=True)
         self.conditions: Conditions | None = None
@@ -147,11 +158,14 @@ class Watch:
             other_load=other,
             cores=os.cpu_count() or 1,
             wall_s=wall,
+            look_ms=self._looked_s / len(self._during) * 1e3 if self._during else None,
         )
 
     def _keep_looking(self) -> None:
         while True:
+            began = time.thread_time()
             self._during.append(self._look())
+            self._looked_s += time.thread_time() - began
             if self._ended.wait(self._interval_s):
                 return
 

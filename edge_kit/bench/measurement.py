@@ -9,7 +9,15 @@ from typing import Any, TypeVar
 from edge_kit.bench.latency import Latency
 from edge_kit.manifest import EngineFile
 
-__all__ = ["Configuration", "Layer", "Measurement", "Memory", "Pipeline", "Score"]
+__all__ = [
+    "Configuration",
+    "LabelledSet",
+    "Layer",
+    "Measurement",
+    "Memory",
+    "Pipeline",
+    "Score",
+]
 
 _T = TypeVar("_T")
 
@@ -121,6 +129,42 @@ class Score:
 
 
 @dataclass(frozen=True)
+class LabelledSet:
+    """Photos whose class is known: which they are.
+
+    Attributes:
+        source: ``bundle`` (its reference set) or ``photos`` (a folder).
+        split: Of the data set that a bundle's photos are from; empty where it is not told.
+        sha256: Name of the set, see `edge_kit.reference.photo_set_digest`.
+        labels: Index of each photo's class, photos ordered by the SHA-256 of their files.
+    """
+
+    source: str
+    split: str
+    sha256: str
+    labels: tuple[int, ...]
+
+    @property
+    def title(self) -> str:
+        """Return it for people."""
+        if self.source != "bundle":
+            of = "given photos"
+        else:
+            of = f"photos of the bundle's {self.split} split" if self.split else "bundled photos"
+        return f"{len(self.labels)} {of} (set {self.sha256[:8]})"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the documented form."""
+        return {**vars(self), "labels": list(self.labels)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> LabelledSet:
+        """Read the documented form; errors as `Measurement.from_json`."""
+        source, split, sha256 = (str(data[key]) for key in ("source", "split", "sha256"))
+        return cls(source, split, sha256, tuple(int(v) for v in data["labels"]))
+
+
+@dataclass(frozen=True)
 class Pipeline:
     """The device's own loop, without a broker, as fast as it goes.
 
@@ -174,9 +218,13 @@ class Measurement:
         reference: Agreement with the answers of the export on the bundle's reference photos.
         top1: Right answers on photos whose class is known.
         top1_inference: The engine's calls on those photos.
+        top1_set: Which photos they are.
+        top1_answers: Class index that each of them got, in the order of `LabelledSet.labels`.
         pipeline: None when it was not asked for.
         layers: Slowest first; None where the engine tells nothing, or it was not asked for.
         conditions: The JSON form of `Conditions`, with ``marks``.
+        skipped: What was left out here and why, as sentences.
+        clock_us: What taking the time added to each call, microseconds; None where not measured.
     """
 
     configuration: Configuration
@@ -192,9 +240,13 @@ class Measurement:
     reference: Score | None = None
     top1: Score | None = None
     top1_inference: Latency | None = None
+    top1_set: LabelledSet | None = None
+    top1_answers: tuple[int, ...] = ()
     pipeline: Pipeline | None = None
     layers: tuple[Layer, ...] | None = None
     conditions: Mapping[str, Any] = field(default_factory=dict)
+    skipped: tuple[str, ...] = ()
+    clock_us: float | None = None
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -217,19 +269,27 @@ class Measurement:
             "reference": self.reference and dict(vars(self.reference)),
             "top1": self.top1 and dict(vars(self.top1)),
             "top1_inference_ms": self.top1_inference and self.top1_inference.to_json(),
+            "top1_set": self.top1_set and self.top1_set.to_json(),
+            "top1_answers": list(self.top1_answers),
             "pipeline": self.pipeline and dict(vars(self.pipeline)),
             "layers": self.layers and [dict(vars(layer)) for layer in self.layers],
             "conditions": dict(self.conditions),
+            "skipped": list(self.skipped),
+            "clock_us": self.clock_us,
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Measurement:
-        """Read the documented form; unknown keys are ignored.
+        """Read the documented form; unknown keys are ignored, those that came later may lack.
 
         Raises:
             KeyError, TypeError, ValueError: A field is missing or makes no sense.
         """
         layers = data["layers"]
+        labelled = _maybe(data.get("top1_set"), LabelledSet.from_json)
+        answers = tuple(int(v) for v in data.get("top1_answers", ()))
+        if len(answers) != (0 if labelled is None else len(labelled.labels)):
+            raise ValueError("top1_answers and the labels of top1_set are not equally many")
         return cls(
             configuration=Configuration.from_json(data["configuration"]),
             error=str(data["error"]),
@@ -248,7 +308,11 @@ class Measurement:
             top1_inference=_maybe(data["top1_inference_ms"], Latency.from_json),
             pipeline=_maybe(data["pipeline"], _pipeline),
             layers=None if layers is None else tuple(map(_layer, layers)),
+            top1_set=labelled,
+            top1_answers=answers,
             conditions=dict(data["conditions"]),
+            skipped=tuple(str(v) for v in data.get("skipped", ())),
+            clock_us=_maybe(data.get("clock_us"), float),
         )
 
 

@@ -86,7 +86,7 @@ def run_plan(
         SourceError: The photos are no good.
     """
     began, manifest, effort = time.time(), bundle.manifest, plan.effort
-    if effort.photos is not None:
+    if effort.photos is not None and effort.top1:
         # A folder that is no class should not come to light after minutes of measuring.
         list_photos(effort.photos, manifest.classes)
     pairs = [(file, n) for file in plan.files(bundle) for n in plan.threads]

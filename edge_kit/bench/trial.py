@@ -23,6 +23,7 @@ __all__ = ["Effort", "measure_in_child"]
 # Loading on the slowest board, with a cold card.
 _START_S = 300.0
 _SECONDS_A_PHOTO = 5.0
+_MOST_PHOTOS = 10_000
 
 
 @dataclass(frozen=True)
@@ -34,9 +35,10 @@ class Effort:
         warmup: Calls before them.
         max_secs: Most seconds for each of warm-up, calls and pipeline.
         frames: Most frames of the pipeline.
-        photos: A folder for each class; None for the bundle's references alone.
+        photos: A folder for each class; None for the bundle's own labelled photos.
         limit: Most photos for top-1; None for all.
         profile: Ask engines for the time of each operator.
+        top1: Classify labelled photos, which takes a while on a slow board.
     """
 
     runs: int = 200
@@ -46,11 +48,13 @@ class Effort:
     photos: Path | None = None
     limit: int | None = None
     profile: bool = False
+    top1: bool = True
 
-    @property
-    def timeout_s(self) -> float:
-        """When a child must have answered."""
-        photos = 0 if self.photos is None else self.limit or 10_000
+    def timeout_s(self, bundle: Bundle) -> float:
+        """Return when a child must have answered."""
+        # Without a folder there are the bundle's own photos, fewer than it has files.
+        most = len(bundle.manifest.files) if self.photos is None else _MOST_PHOTOS
+        photos = min(most, self.limit or most) if self.top1 else 0
         return _START_S + 4 * self.max_secs + _SECONDS_A_PHOTO * photos
 
     def arguments(self) -> list[str]:
@@ -63,6 +67,8 @@ class Effort:
             options.append(f"--photos={self.photos}")
         if self.limit is not None:
             options.append(f"--limit={self.limit}")
+        if not self.top1:
+            options.append("--no-top1")
         return [*options, "--profile"] if self.profile else options
 
 
@@ -94,7 +100,7 @@ def measure_in_child(
     argv = command() if command else _command(bundle, file, threads, effort)
     watched = watch()
     with watched:
-        found = _run(argv, configuration, effort.timeout_s)
+        found = _run(argv, configuration, effort.timeout_s(bundle))
     conditions = watched.conditions
     assert conditions is not None
     return replace(found, conditions=conditions.to_json() | {"marks": list(conditions.marks)})

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from edge_kit.bundle import Bundle, pack
+from edge_kit.reference import read_reference
 
 __all__ = ["bundle"]
 
@@ -24,7 +25,8 @@ def bundle() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest.")
 def show(path: Path, as_json: bool) -> None:
     """Say what a bundle holds."""
-    manifest = Bundle.open(path).manifest
+    opened = Bundle.open(path)
+    manifest = opened.manifest
     if as_json:
         click.echo(json.dumps(manifest.to_json(), indent=1))
         return
@@ -41,6 +43,9 @@ def show(path: Path, as_json: bool) -> None:
         )
     for file in manifest.engines:
         click.echo(f"{file.role:4} {file.engine:6} {file.arch:8} {file.size:>10,} B  {file.path}")
+    labelled = read_reference(opened)
+    if labelled is not None:
+        click.echo(f"reference set: {labelled.sentence()}, set {labelled.sha256[:16]}")
 
 
 @bundle.command(epilog="\b\nExample:\n  edge-kit bundle verify model.ekb")
