@@ -59,7 +59,8 @@ make_user() {{
 }}
 
 enable_units() {{
-  systemctl enable edge-kit.service edge-kit-firstboot.service
+  systemctl enable edge-kit.service edge-kit-firstboot.service \\
+    edge-kit-enroll.service edge-kit-enroll.timer
 }}
 
 # Stock images leave SSH off. Keys of edge-kit.toml are let in, and no password is.

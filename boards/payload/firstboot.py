@@ -8,6 +8,7 @@ partition until everything that needs them has worked. Standard library only, se
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import os
 import re
@@ -17,7 +18,10 @@ import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from boards.payload.certificates import make_key
+from boards.payload.programs import Run, call
 from boards.payload.settings import FILE, Settings, SettingsError, dump
+from boards.payload.wholefile import remove_whole, write_whole
 
 __all__ = ["FirstBoot", "device_serial", "main"]
 
@@ -28,9 +32,10 @@ ETC = "etc/edge-kit"
 DATA = "var/lib/edge-kit"
 DONE = f"{DATA}/first-boot-done"
 REQUEST = "edge-kit-request.csr"
+ENROLL = f"{ETC}/enroll.toml"
+ENROLL_SECRET = f"{ETC}/enroll-secret"
+TIME_SERVERS = "etc/systemd/timesyncd.conf.d/edge-kit.conf"
 BOOT = ("boot/firmware", "boot")
-
-Run = Callable[..., str]
 
 
 class FirstBoot:
@@ -64,9 +69,11 @@ class FirstBoot:
         for name, step in (
             ("set the host name", lambda: self.name(settings, serial)),
             ("set the time zone", lambda: self.zone(settings)),
+            ("name time servers", lambda: self.time(settings)),
             ("let SSH keys in", lambda: self.ssh(settings)),
             ("set up Wi-Fi", lambda: self.wifi(settings)),
             ("place keys and certificates", lambda: self.tls(settings, serial)),
+            ("prepare the enrolment", lambda: self.enrolment(settings, serial)),
             ("configure the service", lambda: self.service(settings, serial)),
         ):
             self._step(name, step)
@@ -135,6 +142,18 @@ class FirstBoot:
         link.symlink_to(f"/usr/share/zoneinfo/{settings.timezone}")
         self._write("etc/timezone", f"{settings.timezone}\n", 0o644)
 
+    def time(self, settings: Settings) -> None:
+        """Name the time servers, and only those: a network that needs it has no others."""
+        if settings.ntp:
+            text = f"[Time]\nNTP={' '.join(settings.ntp)}\nFallbackNTP=\n"
+            self._write(TIME_SERVERS, text, 0o644)
+        elif (self._root / TIME_SERVERS).exists():
+            remove_whole(self._root / TIME_SERVERS)
+        else:
+            return
+        # It may have started before us; if not, there is nothing to restart.
+        self._run("systemctl", "--no-block", "try-restart", "systemd-timesyncd.service")
+
     def ssh(self, settings: Settings) -> None:
         """Let the owners of the keys in, and nobody by password."""
         if settings.ssh_keys:
@@ -168,34 +187,59 @@ class FirstBoot:
 
     def tls(self, settings: Settings, serial: str) -> None:
         """Place what was given; make a key and a request for its certificate when told so."""
+        tls = self._root / DATA / "tls"
+        given = settings.certificate.rstrip("\n") + "\n"
         for name, text, mode in (
             ("ca.pem", settings.ca, 0o644),
-            ("device.crt", settings.certificate, 0o644),
             ("device.key", settings.key, 0o640),
         ):
             if text:
                 self._write(f"{DATA}/tls/{name}", text.rstrip("\n") + "\n", mode, group=USER)
-        if settings.generate_key:
-            self._generate(serial)
+        # One that was given before may have been renewed by the board since.
+        if settings.certificate and not (settings.enroll and _text(tls / "given.crt") == given):
+            self._write(f"{DATA}/tls/device.crt", given, 0o644, group=USER)
+            self._write(f"{DATA}/tls/given.crt", given, 0o644)
+        if settings.makes_key:
+            self._make_key(tls)
+        if settings.generate_key and not settings.enroll:
+            self._ask_by_file(tls, serial)
 
-    def _generate(self, serial: str) -> None:
-        folder = self._root / DATA / "tls"
+    def _make_key(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        key, request = folder / "device.key", folder / "device.csr"
+        key, fresh = folder / "device.key", folder / "device.key.new"
         if not key.exists():
-            fresh = folder / "device.key.new"
-            curve = "ec_paramgen_curve:P-256"
-            self._run("openssl", "genpkey", "-algorithm", "EC", "-pkeyopt", curve, "-out", fresh)
+            make_key(fresh, self._run)
             self._own(fresh, 0o640, USER)
             fresh.replace(key)
+
+    def _ask_by_file(self, folder: Path, serial: str) -> None:
+        key, request = folder / "device.key", folder / "device.csr"
         subject = f"/CN=edge-{serial}"
         self._run("openssl", "req", "-new", "-key", key, "-subj", subject, "-out", request)
         # Nothing secret: whoever signs takes it from the card, and puts the answer into [tls].
         self._write_path(self._boot / REQUEST, request.read_text(encoding="ascii"), 0o644)
 
+    def enrolment(self, settings: Settings, serial: str) -> None:
+        """Say whom to ask for a certificate; `boards.payload.enroll` asks, after the network."""
+        if not settings.enroll:
+            for name in (ENROLL, ENROLL_SECRET):
+                (self._root / name).unlink(missing_ok=True)
+            return
+        name = str(settings.run.get("device_id", f"edge-{serial}"))
+        if settings.enroll_password:
+            secret = {"user": settings.enroll_user, "password": settings.enroll_password}
+            self._write(ENROLL_SECRET, json.dumps(secret), 0o600)
+        self._write(ENROLL, dump({"": {"server": settings.enroll, "name": name}}), 0o644)
+
     def service(self, settings: Settings, serial: str) -> None:
         """Write the service's configuration."""
-        run = {"device_id": f"edge-{serial}", "bundle": f"/{DATA}/bundles/current"}
+        run: dict[str, object] = {
+            "device_id": f"edge-{serial}",
+            "bundle": f"/{DATA}/bundles/current",
+        }
+        if broker := settings.run.get("broker"):
+            # Nobody sits beside the board: it classifies and spools until the broker takes it in.
+            run |= {"keep_trying": True, "wait_for_clock": str(broker).startswith("mqtts:")}
         run |= dict(settings.run)
         run["spool"] = f"/{DATA}/spool/spool.db"
         if settings.broker_password:
@@ -229,17 +273,7 @@ class FirstBoot:
         self._write_path(self._root / name, text, mode, group)
 
     def _write_path(self, path: Path, text: str, mode: int, group: str = "") -> None:
-        """Write a whole file or none; nobody else can read it before its mode is set."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_name(f".{path.name}.new")
-        fresh.unlink(missing_ok=True)
-        handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        self._own(fresh, mode, group)
-        fresh.replace(path)
+        write_whole(path, text, mode, lambda fresh: self._own(fresh, mode, group))
 
     def _own(self, path: Path, mode: int, group: str) -> None:
         path.chmod(mode)
@@ -274,25 +308,15 @@ def _keyfile_bytes(text: str) -> str:
     return ";".join(str(byte) for byte in text.encode()) + ";"
 
 
-def _call(*words: object, stdin: str | None = None) -> str:
-    done = subprocess.run(
-        [str(word) for word in words],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    if done.returncode:
-        raise OSError(f"{words[0]}: {(done.stderr or done.stdout).strip()[-300:]}")
-    return done.stdout
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.exists() else ""
 
 
 def main(arguments: Sequence[str] = ()) -> int:
     """Run on this machine, or on another root directory."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
     root = Path(arguments[0]) if arguments else Path("/")
-    return 0 if FirstBoot(root, _call)() else 1
+    return 0 if FirstBoot(root, call)() else 1
 
 
 if __name__ == "__main__":

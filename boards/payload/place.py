@@ -17,6 +17,8 @@ _FIRST = "usr/lib/edge-kit/firstboot"
 _PLACES = (
     ("edge-kit.service", "etc/systemd/system/edge-kit.service", 0o644),
     ("edge-kit-firstboot.service", "etc/systemd/system/edge-kit-firstboot.service", 0o644),
+    ("edge-kit-enroll.service", "etc/systemd/system/edge-kit-enroll.service", 0o644),
+    ("edge-kit-enroll.timer", "etc/systemd/system/edge-kit-enroll.timer", 0o644),
     ("backoff", "usr/lib/edge-kit/backoff", 0o755),
     ("sysusers.conf", "usr/lib/sysusers.d/edge-kit.conf", 0o644),
     ("tmpfiles.conf", "usr/lib/tmpfiles.d/edge-kit.conf", 0o644),
@@ -24,7 +26,13 @@ _PLACES = (
     ("journald.conf", "etc/systemd/journald.conf.d/edge-kit.conf", 0o644),
     ("sshd.conf", "etc/ssh/sshd_config.d/edge-kit.conf", 0o644),
 )
-_UNITS = ("edge-kit.service", "edge-kit-firstboot.service")
+# Unit: the target that starts it.
+_UNITS = {
+    "edge-kit.service": "multi-user.target",
+    "edge-kit-firstboot.service": "multi-user.target",
+    "edge-kit-enroll.service": "multi-user.target",
+    "edge-kit-enroll.timer": "timers.target",
+}
 # The watchdog waits for so many frames, and at least so many seconds.
 _MISSED_FRAMES = 5
 _LEAST_S = 60
@@ -37,10 +45,9 @@ def place_files(root: Path, settings: Settings) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(FILES / source, path)
         path.chmod(mode)
-    wants = root / "etc/systemd/system/multi-user.target.wants"
-    wants.mkdir(parents=True, exist_ok=True)
-    for unit in _UNITS:
-        link = wants / unit
+    for unit, target in _UNITS.items():
+        link = root / f"etc/systemd/system/{target}.wants" / unit
+        link.parent.mkdir(parents=True, exist_ok=True)
         link.unlink(missing_ok=True)
         link.symlink_to(f"/etc/systemd/system/{unit}")
     if drop_in := watchdog(settings):

@@ -18,14 +18,17 @@ __all__ = ["FILE", "Settings", "SettingsError", "dump"]
 FILE = "edge-kit.toml"
 
 _KEYS: dict[str, dict[str, type]] = {
-    "system": {"hostname": str, "timezone": str, "ssh_keys": list},
+    "system": {"hostname": str, "timezone": str, "ssh_keys": list, "ntp": list},
     "wifi": {"ssid": str, "password": str, "country": str},
-    "tls": {"ca": str, "certificate": str, "key": str, "generate_key": bool},
-    "secrets": {"broker_password": str},
+    "tls": {"ca": str, "certificate": str, "key": str, "generate_key": bool, "enroll": str},
+    "secrets": {"broker_password": str, "enroll_user": str, "enroll_password": str},
 }
 # RFC 1123 labels; {serial} is filled in on the board.
 _HOSTNAME = re.compile(r"(?=.{1,63}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?$")
 _ZONE = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*$")
+_TIME_SERVER = re.compile(r"[A-Za-z0-9:][A-Za-z0-9:.-]{0,252}$")
+# RFC 7030, section 3.2.2: a label may follow.
+_EST = re.compile(r"https://[A-Za-z0-9.\[\]:-]+/\.well-known/est(/[A-Za-z0-9._~-]+)?$")
 _SSH_KEY = re.compile(r"(ssh|ecdsa|sk)-[a-z0-9@.-]+ [A-Za-z0-9+/=]{40,}( [^\n\r]*)?$")
 
 
@@ -41,6 +44,7 @@ class Settings:
         hostname: May hold ``{serial}``.
         timezone: Such as ``Europe/Lisbon``; empty leaves UTC.
         ssh_keys: Public keys that let their owners in as root.
+        ntp: Time servers; empty leaves the system's.
         ssid: Wi-Fi network; empty for none.
         wifi_password: Its passphrase; empty for an open network.
         country: Two letters; the radio's rules.
@@ -48,13 +52,17 @@ class Settings:
         certificate: PEM text of the device's certificate.
         key: PEM text of its key.
         generate_key: Make a key on the board, and a request for a certificate.
+        enroll: Address of the EST server that signs the device's certificate; empty for none.
         broker_password: Of the broker's user.
+        enroll_user: Whom the EST server knows.
+        enroll_password: For one enrolment.
         run: Keys of ``edge-kit run``'s configuration.
     """
 
     hostname: str = "edge-{serial}"
     timezone: str = ""
     ssh_keys: tuple[str, ...] = ()
+    ntp: tuple[str, ...] = ()
     ssid: str = ""
     wifi_password: str = field(default="", repr=False)
     country: str = ""
@@ -62,7 +70,10 @@ class Settings:
     certificate: str = ""
     key: str = field(default="", repr=False)
     generate_key: bool = False
+    enroll: str = ""
     broker_password: str = field(default="", repr=False)
+    enroll_user: str = ""
+    enroll_password: str = field(default="", repr=False)
     run: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -81,11 +92,13 @@ class Settings:
             raise SettingsError("run is no table")
         for table, keys in data.items():
             _check_table(table, keys)
-        system, wifi, tls = (data.get(name, {}) for name in ("system", "wifi", "tls"))
+        tables = ("system", "wifi", "tls", "secrets")
+        system, wifi, tls, secrets = (data.get(name, {}) for name in tables)
         settings = cls(
             hostname=system.get("hostname", cls.hostname),
             timezone=system.get("timezone", ""),
             ssh_keys=tuple(key.strip() for key in system.get("ssh_keys", ())),
+            ntp=tuple(system.get("ntp", ())),
             ssid=wifi.get("ssid", ""),
             wifi_password=wifi.get("password", ""),
             country=wifi.get("country", ""),
@@ -93,7 +106,10 @@ class Settings:
             certificate=tls.get("certificate", ""),
             key=tls.get("key", ""),
             generate_key=tls.get("generate_key", False),
-            broker_password=data.get("secrets", {}).get("broker_password", ""),
+            enroll=tls.get("enroll", "").rstrip("/"),
+            broker_password=secrets.get("broker_password", ""),
+            enroll_user=secrets.get("enroll_user", ""),
+            enroll_password=secrets.get("enroll_password", ""),
             run=run,
         )
         settings._check()
@@ -102,7 +118,13 @@ class Settings:
     @property
     def has_secrets(self) -> bool:
         """Whether `public` leaves something out."""
-        return bool(self.wifi_password or self.key or self.broker_password)
+        secrets = (self.wifi_password, self.key, self.broker_password)
+        return any((*secrets, self.enroll_user, self.enroll_password))
+
+    @property
+    def makes_key(self) -> bool:
+        """Whether the board makes its own key."""
+        return self.generate_key or bool(self.enroll and not self.key)
 
     def public(self) -> str:
         """Return the file without what nobody who finds the card should read."""
@@ -121,6 +143,7 @@ class Settings:
                 "hostname": self.hostname,
                 "timezone": self.timezone,
                 "ssh_keys": list(self.ssh_keys),
+                "ntp": list(self.ntp),
             },
             "wifi": {
                 "ssid": self.ssid,
@@ -132,8 +155,13 @@ class Settings:
                 "certificate": self.certificate,
                 "key": kept(self.key),
                 "generate_key": self.generate_key,
+                "enroll": self.enroll,
             },
-            "secrets": {"broker_password": kept(self.broker_password)},
+            "secrets": {
+                "broker_password": kept(self.broker_password),
+                "enroll_user": kept(self.enroll_user),
+                "enroll_password": kept(self.enroll_password),
+            },
             "run": dict(self.run),
         }
         filled = {
@@ -162,6 +190,10 @@ class Settings:
             raise SettingsError("wifi.country must be two capital letters, such as DE")
         if self.key and self.generate_key:
             raise SettingsError("tls.key is given and tls.generate_key asks for another one")
+        for server in self.ntp:
+            if not _TIME_SERVER.match(server):
+                raise SettingsError(f"system.ntp {server!r} is no host name and no address")
+        self._check_enrolment()
         for name in ("ca", "certificate", "key"):
             if (text := getattr(self, name)) and "-----BEGIN " not in text:
                 raise SettingsError(f"tls.{name} is no PEM text")
@@ -169,6 +201,19 @@ class Settings:
             if key in self.run:
                 raise SettingsError(f"run.{key} is set by the first boot; see [secrets] and [tls]")
         dump({"run": dict(self.run)})
+
+    def _check_enrolment(self) -> None:
+        if self.enroll and not _EST.match(self.enroll):
+            raise SettingsError(
+                f"tls.enroll {self.enroll!r} is no address such as "
+                "https://est.example/.well-known/est"
+            )
+        if (self.enroll_user or self.enroll_password) and not self.enroll:
+            raise SettingsError("secrets.enroll_… is given, and tls.enroll names no server")
+        if bool(self.enroll_user) != bool(self.enroll_password) or ":" in self.enroll_user:
+            raise SettingsError(
+                "secrets.enroll_user and enroll_password go together; a user holds no colon"
+            )
 
 
 def _check_table(table: str, keys: object) -> None:
