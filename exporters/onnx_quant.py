@@ -7,6 +7,9 @@ Per architecture, because the int8 kernels differ (DESIGN.md, "Engines"):
 - ``aarch64``: int8 activations and weights, what its dot-product instructions take. On x86 such a
   file runs in float unless the session sets ``session.qdqisint8allowed``.
 
+Scales and weights are the same in both, and zero points differ by 128: the files give the same
+bits, so that a threshold found on a PC decides on a board as it did there.
+
 Pixels enter as they are (uint8, or pixel - 128 as int8) and features leave as int8 whatever the
 architecture, with exactly the scale that the message announces and zero point 0.
 """
@@ -61,9 +64,10 @@ class Scheme:
 SCHEMES: dict[str, Scheme] = {
     "U8S8-paired": Scheme(signed=False, paired=True),
     "U8S8": Scheme(signed=False, paired=False),
+    "S8S8-paired": Scheme(signed=True, paired=True),
     "S8S8": Scheme(signed=True, paired=False),
 }
-ARCHS: dict[str, str] = {"x86_64": "U8S8-paired", "aarch64": "S8S8"}
+ARCHS: dict[str, str] = {"x86_64": "U8S8-paired", "aarch64": "S8S8-paired"}
 
 
 def export_end_onnx(

@@ -77,6 +77,16 @@ def test_int8_end_model_keeps_to_its_float_twin(tmp_path, normalization, arch, d
     assert end.entry.size == (tmp_path / f"{arch}.onnx").stat().st_size
 
 
+def test_both_architectures_files_give_the_same_bits(tmp_path):
+    end = trained(*PER_CHANNEL).end
+    one, other = (
+        export_end_onnx(end, CALIBRATION, tmp_path / f"{arch}.onnx", arch=arch)(PIXELS)
+        for arch in ("x86_64", "aarch64")
+    )
+    for name in ("features", "logits"):
+        np.testing.assert_array_equal(one[name], other[name])
+
+
 @pytest.mark.parametrize("scheme", sorted(SCHEMES))
 def test_the_file_itself_states_the_announced_feature_scale(tmp_path, scheme):
     path = tmp_path / "end.onnx"

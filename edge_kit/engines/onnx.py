@@ -61,6 +61,8 @@ class OnnxEngine:
         options.log_severity_level = _ERRORS_ONLY
         # Its workers otherwise spin between two frames and burn an idle core.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        # arm64's files (int8 activations) compute in integers there; here too, to the same bits.
+        options.add_session_config_entry("session.qdqisint8allowed", "1")
         if profile is not None:
             options.enable_profiling = True
             options.profile_file_prefix = str(profile)
