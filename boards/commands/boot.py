@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from pathlib import Path
 
@@ -58,6 +59,8 @@ def boot(
     The image stays as it is: the emulator writes to a copy. Its kernel command line is the image's
     own, but for the console.
     """
+    # As Ctrl-C: the emulator ends with us.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     began = time.monotonic()
     with start(image, machine, _report, log=log, ssh=ssh, journal=journal) as guest:
         port = broker_port(guest.settings)
