@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import subprocess
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from edge_kit.errors import ImageError
 
-__all__ = ["Disk", "find", "parse_blkid", "parse_disks", "read_disks", "walk"]
+__all__ = ["Disk", "find", "parse_disks", "walk"]
 
-_TIMEOUT_S = 30
 # A device stands below a parent a few levels at most; more is damage or malice.
 _DEEPEST = 32
 
@@ -44,6 +41,8 @@ class Disk:
         label: The file system's label; may be empty.
         uuid: The file system's id; may be empty.
         mounts: Where it is mounted; ``[SWAP]`` for swap in use.
+        busy: The kernel does not give it away exclusively: something uses it.
+        writers: Processes that hold it open for writing, as far as can be seen.
         children: What stands on it: partitions, mappings, arrays.
     """
 
@@ -63,6 +62,8 @@ class Disk:
     label: str
     uuid: str
     mounts: tuple[str, ...]
+    busy: bool
+    writers: tuple[str, ...]
     children: tuple[Disk, ...]
 
     def everything(self) -> Iterator[Disk]:
@@ -101,66 +102,6 @@ def find(disks: tuple[Disk, ...], path: str) -> Disk:
         f"{path} is no block device of this machine",
         "put the card in and list the candidates: edge-kit image flash",
     )
-
-
-def read_disks() -> tuple[Disk, ...]:
-    """Ask lsblk.
-
-    Raises:
-        ImageError: It is not installed or fails.
-    """
-    command = ["lsblk", "--json", "--bytes", "--output-all"]
-    # The keys and numbers of some versions follow the locale.
-    env = {**os.environ, "LC_ALL": "C"}
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, env=env, timeout=_TIMEOUT_S, check=True
-        )
-    except FileNotFoundError:
-        raise ImageError(
-            "lsblk is not installed, and without it no disk can be told from another",
-            "install util-linux; flashing works on Linux only",
-        ) from None
-    except (OSError, subprocess.SubprocessError) as error:
-        raise ImageError(f"lsblk fails: {error}") from None
-    return tuple(_probed(disk) for disk in parse_disks(done.stdout))
-
-
-def _probed(disk: Disk) -> Disk:
-    """Look at the device itself where lsblk knows of no contents.
-
-    lsblk asks udev, and in a container or on a small system there is none: every disk looks blank.
-    """
-    children = tuple(_probed(child) for child in disk.children)
-    if disk.filesystem or disk.table or disk.size == 0 or disk.kind == "rom":
-        return replace(disk, children=children)
-    found = parse_blkid(_blkid(disk.path))
-    return replace(
-        disk,
-        children=children,
-        table=found.get("PTTYPE", ""),
-        filesystem=found.get("TYPE", ""),
-        label=found.get("LABEL", ""),
-        uuid=found.get("UUID", ""),
-    )
-
-
-def _blkid(path: str) -> str:
-    command = ["blkid", "--probe", "--output", "export", path]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
-        )
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    # 8: several signatures contradict each other; without the right to read there is no answer.
-    return "TYPE=several-signatures" if done.returncode == 8 else done.stdout
-
-
-def parse_blkid(text: str) -> dict[str, str]:
-    """Read ``blkid --output export``: a name and a value a line, odd bytes behind backslashes."""
-    pairs = (line.partition("=") for line in text.splitlines())
-    return {name: re.sub(r"\\(.)", r"\1", value) for name, equals, value in pairs if equals}
 
 
 def parse_disks(text: str) -> tuple[Disk, ...]:
@@ -210,6 +151,8 @@ def _disk(row: Mapping[str, Any], depth: int = 0) -> Disk:
         label=_text(row, "label"),
         uuid=_text(row, "uuid"),
         mounts=_mounts(row),
+        busy=False,
+        writers=(),
         children=tuple(_disk(child, depth + 1) for child in row.get("children") or ()),
     )
 

@@ -89,6 +89,26 @@ def candidates(
 
 
 def _used(target: Disk, disks: tuple[Disk, ...]) -> Iterator[Objection]:
+    seen = tuple(_seen_in_use(target, disks))
+    yield from seen
+    if not seen and any(d.busy for d in target.everything()):
+        yield Objection(
+            "busy",
+            "is in use, though nothing shows by what: a mount in a container, a file system's "
+            "journal, a driver",
+        )
+    if writers := sorted({w for d in target.everything() for w in d.writers}):
+        yield Objection("open", f"is open for writing in {', '.join(writers)} (end that first)")
+    if silent := sorted({_SILENT[d.filesystem] for d in target.everything()
+                         if d.filesystem in _SILENT}):  # fmt: skip
+        yield Objection(
+            "silent",
+            f"was part of {', '.join(silent)}, and whether it still is cannot be seen from here "
+            "(if not, clear it with wipefs --all)",
+        )
+
+
+def _seen_in_use(target: Disk, disks: tuple[Disk, ...]) -> Iterator[Objection]:
     parts = tuple(target.everything())
     names = {d.name for d in parts}
     # A device of several parents may carry its mounts at one of them only.
@@ -107,12 +127,6 @@ def _used(target: Disk, disks: tuple[Disk, ...]) -> Iterator[Objection]:
     pools = {d.uuid for d in walk(disks) if d.mounts and d.filesystem in _POOLED and d.uuid}
     if any(d.uuid in pools for d in parts):
         yield Objection("pool", "is one of several disks of a file system that is mounted")
-    if silent := sorted({_SILENT[d.filesystem] for d in parts if d.filesystem in _SILENT}):
-        yield Objection(
-            "silent",
-            f"was part of {', '.join(silent)}, and whether it still is cannot be seen from here "
-            "(if not, clear it with wipefs --all)",
-        )
 
 
 def _system_disks(disks: tuple[Disk, ...]) -> set[str]:

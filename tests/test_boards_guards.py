@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from boards.disks import Disk, find, parse_blkid, parse_disks
+from boards.disks import Disk, find, parse_disks
 from boards.guards import LARGEST, candidates, may_flash, objections
+from boards.reading import parse_blkid
 from edge_kit.errors import ImageError
 from tests.lsblk import DIALECTS, GB, disk, modern, on, part, sd, usb
 

@@ -22,9 +22,10 @@ import pytest
 from boards.bmap import make_map, whole_map
 from boards.card import BlockCard
 from boards.cli import image as image_group
-from boards.disks import Disk, find, read_disks
+from boards.disks import Disk, find
 from boards.flash import flash
 from boards.guards import objections
+from boards.reading import read_disks
 from boards.source import open_source
 from edge_kit.cli import run_group
 from edge_kit.errors import ImageError

@@ -14,10 +14,11 @@ import click
 
 from boards.bmap import BlockMap, find_map, read_map, whole_map
 from boards.card import BlockCard
-from boards.disks import Disk, find, read_disks
+from boards.disks import Disk, find
 from boards.flash import flash as write_and_verify
 from boards.guards import Objection, candidates, may_flash, objections
 from boards.progress import Meter
+from boards.reading import read_disks
 from boards.source import ImageSource, open_source
 from edge_kit.errors import ImageError, UsageError
 
