@@ -45,6 +45,7 @@ class Board:
         self.root = root
         self.ran: list[str] = []
         self.breaks = ""
+        self.mounted = "/dev/mmcblk0p3 /var/lib/edge-kit\n"
         (root / "boot/firmware").mkdir(parents=True)
         self.settings.write_text(text, encoding="utf-8")
         self.write("proc/device-tree/serial-number", serial)
@@ -75,7 +76,7 @@ class Board:
         if self.breaks and self.breaks in line:
             raise OSError("broken on purpose")
         if words[0] == "findmnt":
-            return "/dev/mmcblk0p3 /var/lib/edge-kit\n"
+            return self.mounted
         if words[0] == "openssl":
             subprocess.run([str(w) for w in words], check=True, capture_output=True)
         return ""
@@ -106,11 +107,17 @@ def test_the_first_boot_makes_a_board_itself(board):
 def test_the_data_partition_grows_into_the_card(board):
     board.boot()
     assert board.ran[:4] == [
-        "findmnt --noheadings --output SOURCE,TARGET /var/lib/edge-kit",
+        "findmnt --noheadings --output SOURCE,TARGET --target /var/lib/edge-kit",
         "sfdisk --no-reread --force -N 3 /dev/mmcblk0 < ', +\\n'",
         "partx --update --nr 3 /dev/mmcblk0",
         "resize2fs /dev/mmcblk0p3",
     ]
+
+
+def test_a_system_without_a_data_partition_grows_none_and_is_done(board):
+    board.mounted = "/dev/mmcblk0p2 /\n"
+    assert board.boot().failed == [] and board.worked
+    assert not [line for line in board.ran if line.startswith(("sfdisk", "partx", "resize2fs"))]
 
 
 def test_wifi_is_a_keyfile_that_only_root_reads(board):

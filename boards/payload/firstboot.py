@@ -106,9 +106,10 @@ class FirstBoot:
 
     def grow(self) -> None:
         """Let the data partition and its file system fill the card; none is no mistake."""
-        source = self._run("findmnt", "--noheadings", "--output", "SOURCE,TARGET", f"/{DATA}")
-        device, _, _target = source.strip().partition(" ")
-        if not device.startswith("/dev/"):
+        # Of the file system that holds it: a customized stock system has it on the root's.
+        find = ("findmnt", "--noheadings", "--output", "SOURCE,TARGET", "--target", f"/{DATA}")
+        device, _, target = self._run(*find).strip().partition(" ")
+        if target.strip() != f"/{DATA}" or not device.startswith("/dev/"):
             return
         entry = self._root / "sys/class/block" / Path(device).name
         number = (entry / "partition").read_text(encoding="ascii").strip()
