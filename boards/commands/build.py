@@ -57,7 +57,7 @@ def build(
         photos=photos,
         out=out.resolve(),
         mirrors=Mirrors(mirror) if mirror else host_mirrors(),
-        cache=cache or default_cache(),
+        cache=(cache or default_cache()).resolve(),
         epoch=_epoch(),
     )
     # As Ctrl-C: what was begun is removed.
