@@ -28,6 +28,7 @@ from edge_kit.engines.select import Trial
 from edge_kit.errors import BundleError
 from edge_kit.link.address import BrokerAddress
 from edge_kit.link.link import Connected, Disconnected, Link
+from edge_kit.reference import read_reference
 from edge_kit.sources.picamera import connected_cameras, find_picamera2, why_no_picamera2
 from edge_kit.sources.v4l2 import list_devices
 
@@ -189,7 +190,7 @@ def check_bundle(path: Path, trial: Trial = probe) -> Iterator[Check]:
     """Open a bundle, checking every hash, and try its end models in child processes."""
     try:
         bundle = Bundle.open(path)
-        files = bundle.end_files()
+        files, labelled = bundle.end_files(), read_reference(bundle)
     except BundleError as error:
         yield Check("bundle", False, error.what, error.hint)
         return
@@ -198,7 +199,8 @@ def check_bundle(path: Path, trial: Trial = probe) -> Iterator[Check]:
         "bundle",
         True,
         f"{manifest.name}, {len(manifest.classes)} classes, model {manifest.model_hash[:16]}, "
-        f"T = {manifest.exit.threshold:g}",
+        f"T = {manifest.exit.threshold:g}, "
+        f"{labelled.sentence() if labelled else 'no labelled photos'}",
     )
     threads = default_threads()
     results = [(f, trial(bundle, f, threads)) for f in files]

@@ -14,12 +14,13 @@ from edge_kit.bench import Effort, Plan, Report, run_plan
 from edge_kit.bench.card import HEAD, card, table
 from edge_kit.bench.conditions import Watch
 from edge_kit.bench.latency import Latency, TimedEngine, run_calls
-from edge_kit.bench.measurement import Configuration, Layer, Measurement, Score
+from edge_kit.bench.measurement import Configuration, Layer, Measurement
 from edge_kit.bench.page import page
 from edge_kit.bench.pipeline import run_pipeline
 from edge_kit.bench.plan import default_threads
 from edge_kit.bench.profile import layers_of_trace
 from edge_kit.bench.roundtrip import RoundTrip, device_environment, device_name, summarize
+from edge_kit.bench.score import Score
 from edge_kit.bench.state import BoardState
 from edge_kit.bench.subject import WholeModel
 from edge_kit.bench.trial import measure_in_child
@@ -128,12 +129,14 @@ def test_operators_are_told_where_the_engine_tells_them(report):
     assert sum(layer.share for layer in onnx.layers) == pytest.approx(1.0, abs=1e-3)
     assert list(onnx.layers) == sorted(onnx.layers, key=lambda layer: -layer.mean_ms)
     assert tflite.layers is None
+    assert any("tells Python no times of operators" in why for why in tflite.skipped)
 
 
 def test_without_photos_frames_are_made_up(both):
     file = both.end_files()[0]
     found = measure_in_child(both, file, 1, QUICK, watch=quiet)
-    assert found.top1 is None
+    assert found.top1 is None and found.top1_set is None
+    assert any("give --photos for top-1" in why for why in found.skipped)
     assert (found.pipeline.frames, found.pipeline.source) == (5, "synthetic")
     assert found.layers is None
 
@@ -196,6 +199,9 @@ def test_the_report_survives_json(report, tmp_path):
     ("text", "why"),
     [
         ("{", "cannot be read as a benchmark"),
+        ("", "is empty: that run wrote nothing"),
+        ('{"kind": "edge-kit-bench", "schema": true}', "states no schema version"),
+        ('{"kind": "edge-kit-bench"}', "states no schema version"),
         ("[]", "is no benchmark"),
         ('{"kind": "edge-kit-bench", "schema": 99}', "reads up to 1"),
         ('{"kind": "edge-kit-bench", "schema": 1}', "is damaged"),
@@ -361,7 +367,7 @@ def test_the_card_is_a_table_that_a_board_name_cannot_break(report):
     at = lines.index(f"| {' | '.join(HEAD)} |")
     rows = lines[at + 2 : at + 2 + len(report.measurements)]
     assert [row.split(" | ")[1] for row in rows] == ["1", "2", "1", "2"]
-    assert "0.667 (0.21-0.94)" in rows[0]
+    assert "0.667 (0.21-0.94) of 3" in rows[0]
 
 
 def test_the_page_stands_alone_and_shows_marks(report):
@@ -376,7 +382,7 @@ def test_the_page_stands_alone_and_shows_marks(report):
     html = page(odd)
     assert "edge-kit bench: Pi &lt;4&gt;" in html
     assert "throttled: under-voltage" in html and "failed: &lt;died&gt;" in html
-    assert html.count("<svg") == 3
+    assert html.count("<svg") == 5  # the watch of this test tells temperatures
     assert "http" not in html and "<script" not in html
     assert "Not to be trusted" not in page(report)
 
@@ -404,10 +410,12 @@ def test_the_page_under_docs_names_every_key(report):
     assert keys(text, "### A configuration") == set(one["configuration"])
     assert keys(text, "### A distribution") == set(one["inference_ms"])
     assert keys(text, "### A score") == set(one["top1"])
+    assert keys(text, "### A set of photos") == set(one["top1_set"])
     assert keys(text, "### Conditions") == set(one["conditions"])
     assert keys(text, "### A state") == set(one["conditions"]["before"])
     assert keys(text, "### A round trip") == set(data["round_trip"])
-    for name in ("pipeline", "memory_bytes", "layers"):
-        parts = one[name][0] if name == "layers" else one[name]
+    rows = {n: one[n] for n in ("pipeline", "memory_bytes")}
+    rows |= {"layers": one["layers"][0], "during": one["conditions"]["during"]}
+    for name, parts in rows.items():
         line = next(row for row in text.splitlines() if row.startswith(f"| `{name}` |"))
         assert all(f"`{part}`" in line for part in parts)

@@ -70,7 +70,7 @@ def test_files_of_one_name_are_told_apart(tmp_path, capsys):
     assert call("compare", "x.json", "x.json") == 2
     assert "a file is given twice" in capsys.readouterr().err
     assert call("compare", tmp_path / "a.json", tmp_path / "b.json") == 2
-    assert "cannot be read as a benchmark" in capsys.readouterr().err
+    assert "a.json cannot be read (No such file" in capsys.readouterr().err
 
 
 @pytest.mark.broker

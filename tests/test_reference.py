@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from edge_kit.bundle import MANIFEST, Bundle, sha256_file
+from edge_kit.bundle import Bundle, sha256_file
 from edge_kit.errors import BundleError
 from edge_kit.manifest import Preprocessing
 from edge_kit.reference import INDEX, photo_set_digest, read_reference
 from exporters.photos import Photo, PhotoSet, find_photos
 from exporters.reference import FOLDER, choose_reference, encode_reference
+from tests.labelled import add_files as add
 from tests.tiny import make_bundle
 
 ASSETS = Path(__file__).parents[1] / "edge_kit/demo/assets"
@@ -41,17 +42,6 @@ def data(tmp_path) -> PhotoSet:
                 pixels = np.full((40, 30, 3), 60 * number + 20 * label + n, np.uint8)
                 Image.fromarray(pixels).save(root / split / name / f"{split}{n}.png")
     return find_photos(root)
-
-
-def add(bundle: Bundle, files: dict[str, bytes]) -> Bundle:
-    """Write a reference set into a bundle."""
-    for path, content in files.items():
-        (bundle.root / path).parent.mkdir(parents=True, exist_ok=True)
-        (bundle.root / path).write_bytes(content)
-    listed = dict(bundle.manifest.files) | {p: sha256_file(bundle.root / p) for p in files}
-    manifest = replace(bundle.manifest, files=listed)
-    (bundle.root / MANIFEST).write_text(json.dumps(manifest.to_json()), encoding="utf-8")
-    return Bundle.open(bundle.root)
 
 
 def index(*rows: dict, **more: object) -> dict[str, bytes]:

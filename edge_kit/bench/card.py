@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from edge_kit.bench.measurement import Measurement, Score
+from edge_kit.bench.meanwhile import meanwhile
+from edge_kit.bench.measurement import Measurement
 from edge_kit.bench.report import Report
+from edge_kit.bench.score import Score
 
 __all__ = ["HEAD", "card", "facts", "notes", "row", "table"]
 
 HEAD = ("model", "threads", "p50 ms", "p90 ms", "p99 ms", "min ms", "mean ms", "load ms",
         "first ms", "peak MB", "file kB", "top-1", "frames/s", "marks")  # fmt: skip
-_TEXT = (0, 13)
 _MOST_LAYERS = 10
 
 
@@ -37,16 +38,24 @@ def row(measurement: Measurement) -> tuple[str, ...]:
 
 def table(report: Report) -> str:
     """Return the figures for a terminal."""
-    rows = [HEAD, *map(row, report.measurements)]
-    widths = [max(len(r[i]) for r in rows) for i in range(len(HEAD))]
-    kept = [i for i in range(len(HEAD)) if any(r[i] for r in rows[1:])]
-    lines = []
-    for cells in rows:
-        line = (
-            cells[i].ljust(widths[i]) if i in _TEXT else cells[i].rjust(widths[i]) for i in kept
-        )
-        lines.append("  ".join(line).rstrip())
+    lines = _aligned(HEAD, list(map(row, report.measurements)))
+    if board := meanwhile(report.measurements):
+        lines += ["", *_aligned(board[0], board[1:])]
     return "\n".join([*lines, "", *notes(report)]).rstrip()
+
+
+def _aligned(head: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
+    """Return lines of columns; those without any content are left out."""
+    rows = [head, *body]
+    kept = [i for i in range(len(head)) if any(r[i] for r in body)]
+    widths = {i: max(len(r[i]) for r in rows) for i in kept}
+    left = (0, len(head) - 1)
+    return [
+        "  ".join(
+            cells[i].ljust(widths[i]) if i in left else cells[i].rjust(widths[i]) for i in kept
+        ).rstrip()
+        for cells in rows
+    ]
 
 
 def card(report: Report) -> str:
@@ -54,6 +63,8 @@ def card(report: Report) -> str:
     lines = [f"## edge-kit bench: {report.board_name}", ""]
     lines += [*_markdown(("", ""), facts(report)), ""]
     lines += [*_markdown(HEAD, [row(m) for m in report.measurements]), ""]
+    if board := meanwhile(report.measurements):
+        lines += [*_markdown(board[0], board[1:]), ""]
     lines += [f"- {note}" for note in notes(report)]
     profiled = [m for m in report.measurements if m.layers]
     shown = report.fastest if report.fastest in profiled else next(iter(profiled), None)
@@ -90,6 +101,10 @@ def facts(report: Report) -> list[tuple[str, str]]:
 def notes(report: Report) -> list[str]:
     """Return what a table cannot show, a sentence each."""
     said = [note for m in report.measurements for note in _notes_on(m)]
+    sets = dict.fromkeys(m.top1_set.title for m in report.measurements if m.top1_set)
+    said += [f"top-1: {title}, 95 % interval in brackets" for title in sets]
+    said += dict.fromkeys(why for m in report.measurements for why in m.skipped)
+    said += _overhead(report.measurements)
     heat = [t for m in report.measurements for t in _temperatures(m)]
     if heat:
         said.append(f"hottest {max(heat):.1f} °C, coolest {min(heat):.1f} °C")
@@ -120,6 +135,22 @@ def _notes_on(m: Measurement) -> list[str]:
     return said
 
 
+def _overhead(measurements: Sequence[Measurement]) -> list[str]:
+    """Say what measuring costs, as measured in this very run."""
+    clocks = [
+        (m.clock_us, m.clock_us / 10 / m.inference.p50)
+        for m in measurements if m.clock_us is not None and m.inference and m.inference.p50
+    ]  # fmt: skip
+    looks = [float(t) for m in measurements if (t := m.conditions.get("look_ms")) is not None]
+    said = []
+    if clocks:
+        most, share = max(us for us, _ in clocks), max(percent for _, percent in clocks)
+        said.append(f"taking the time adds {most:.1f} µs to a call, {share:.3f} % of the median")
+    if looks:
+        said.append(f"a look at the board, once a second, takes {max(looks):.1f} ms of a core")
+    return [f"the benchmark's own cost: {'; '.join(said)}"] if said else []
+
+
 def _temperatures(m: Measurement) -> list[float]:
     said = (
         m.conditions.get("before", {}).get("temperature_c"),
@@ -133,7 +164,9 @@ def _since_boot(m: Measurement) -> list[str]:
 
 
 def _share(score: Score | None) -> str:
-    return "" if score is None else f"{score.share:.3f} ({score.low:.2f}-{score.high:.2f})"
+    if score is None:
+        return ""
+    return f"{score.share:.3f} ({score.low:.2f}-{score.high:.2f}) of {score.total}"
 
 
 def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -21,16 +21,17 @@ from numpy.typing import NDArray
 
 from edge_kit.bench.labelled import classify
 from edge_kit.bench.latency import Latency, TimedEngine, clock_cost_us, run_calls
-from edge_kit.bench.measurement import Configuration, Measurement, Memory, Score
+from edge_kit.bench.measurement import Configuration, Measurement, Memory
 from edge_kit.bench.pipeline import run_pipeline
 from edge_kit.bench.profile import profile
+from edge_kit.bench.score import Score
 from edge_kit.bench.subject import open_subject
 from edge_kit.bundle import Bundle
 from edge_kit.engines.end import EndModel
 from edge_kit.engines.load import load_engine
 from edge_kit.engines.selftest import SELFTEST, self_test
 from edge_kit.engines.tflite import INTERPRETERS
-from edge_kit.errors import EdgeKitError
+from edge_kit.errors import EdgeKitError, EngineError
 from edge_kit.manifest import EngineFile
 
 __all__ = ["measure"]
@@ -86,7 +87,18 @@ def measure(bundle: Bundle, file: EngineFile, args: argparse.Namespace) -> Measu
     if args.top1:
         found = classify(found, bundle, model, engine, args.photos, args.limit)
     engine.close()
-    return replace(found, layers=profile(bundle, file, args.threads)) if args.profile else found
+    return _profiled(found, bundle, file, args.threads) if args.profile else found
+
+
+def _profiled(found: Measurement, bundle: Bundle, file: EngineFile, threads: int) -> Measurement:
+    """Add the time of each operator, or why there is none: the rest holds without it."""
+    try:
+        layers = profile(bundle, file, threads)
+        why = "" if layers is not None else f"{found.runtime} tells Python no times of operators"
+    except (EngineError, OSError) as error:
+        layers, why = None, f"no profile of {file.path}: {error}"
+    skipped = (*found.skipped, why) if why else found.skipped
+    return replace(found, layers=layers, skipped=skipped)
 
 
 def _frames(bundle: Bundle) -> Sequence[NDArray[np.uint8]]:

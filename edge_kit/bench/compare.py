@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from edge_kit.bench.accuracy import Accuracy, compare_accuracy
 from edge_kit.bench.measurement import Configuration, Measurement
 from edge_kit.bench.report import Report
 from edge_kit.errors import UsageError
@@ -68,19 +69,29 @@ class Comparison:
     """What came out.
 
     Attributes:
-        groups: Those with a ranking first.
+        groups: Speed; those with a ranking first.
+        accuracy: Top-1, a group for each set of photos; those with a ranking first.
     """
 
     groups: Sequence[Group]
+    accuracy: Sequence[Accuracy] = ()
 
     @property
     def ranked(self) -> bool:
         """Return whether anything could be ranked."""
+        return self.speed_ranked or any(group.ranked for group in self.accuracy)
+
+    @property
+    def speed_ranked(self) -> bool:
+        """Return whether any two are told apart by their speed."""
         return any(group.ranked for group in self.groups)
 
     def to_json(self) -> dict[str, Any]:
         """Return the documented form."""
-        return {"groups": [_group_json(g) for g in self.groups]}
+        return {
+            "groups": [_group_json(g) for g in self.groups],
+            "accuracy": [a.to_json() for a in self.accuracy],
+        }
 
 
 def compare(reports: Mapping[str, Report]) -> Comparison:
@@ -104,7 +115,7 @@ def compare(reports: Mapping[str, Report]) -> Comparison:
         Group(work.model[:16], entries[0].measurement.configuration, _rank(work, entries, works))
         for work, entries in works.items()
     ]
-    return Comparison(sorted(groups, key=lambda g: not g.ranked))
+    return Comparison(sorted(groups, key=lambda g: not g.ranked), compare_accuracy(reports))
 
 
 class _Work(NamedTuple):

@@ -92,6 +92,8 @@ class Conditions:
                 "clock_max_mhz": max(clocks, default=None),
                 "throttled": None if seen is None else f"{seen.bits:#x}",
                 "throttled_now": [] if seen is None else list(seen.now),
+                "temperatures_c": [s.temperature for s in self.during] if heat else [],
+                "clocks_mhz": [s.clock_mhz for s in self.during] if clocks else [],
             },
             "after": self.after.to_json(),
             "governor": self.governor,

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edge_kit.bench.latency import Latency, TimedEngine
-from edge_kit.bench.measurement import LabelledSet, Measurement, Score
+from edge_kit.bench.measurement import Measurement
+from edge_kit.bench.score import LabelledSet, Score
 from edge_kit.bench.subject import Subject
 from edge_kit.bundle import Bundle, sha256_file
 from edge_kit.demo.photos import LabelledPhoto, list_photos, pick

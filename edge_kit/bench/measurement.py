@@ -7,17 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from edge_kit.bench.latency import Latency
+from edge_kit.bench.score import LabelledSet, Score
 from edge_kit.manifest import EngineFile
 
-__all__ = [
-    "Configuration",
-    "LabelledSet",
-    "Layer",
-    "Measurement",
-    "Memory",
-    "Pipeline",
-    "Score",
-]
+__all__ = ["Configuration", "Layer", "Measurement", "Memory", "Pipeline"]
 
 _T = TypeVar("_T")
 
@@ -93,75 +86,6 @@ class Memory:
 
     baseline: int
     peak: int
-
-
-@dataclass(frozen=True)
-class Score:
-    """How many photos were answered as they should.
-
-    Attributes:
-        right: Photos with the wanted answer.
-        total: Photos, at least 1.
-        low: Lower end of the 95 % interval of the share (Wilson, 1927).
-        high: Upper end.
-    """
-
-    right: int
-    total: int
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, right: int, total: int) -> Score:
-        """Count."""
-        z, share = 1.959964, right / total
-        middle = (share + z * z / (2 * total)) / (1 + z * z / total)
-        spread = share * (1 - share) / total + z * z / (4 * total * total)
-        half = z * spread**0.5 / (1 + z * z / total)
-        return cls(
-            right, total, round(max(0.0, middle - half), 4), round(min(1.0, middle + half), 4)
-        )
-
-    @property
-    def share(self) -> float:
-        """Share of right answers, 0 to 1."""
-        return self.right / self.total
-
-
-@dataclass(frozen=True)
-class LabelledSet:
-    """Photos whose class is known: which they are.
-
-    Attributes:
-        source: ``bundle`` (its reference set) or ``photos`` (a folder).
-        split: Of the data set that a bundle's photos are from; empty where it is not told.
-        sha256: Name of the set, see `edge_kit.reference.photo_set_digest`.
-        labels: Index of each photo's class, photos ordered by the SHA-256 of their files.
-    """
-
-    source: str
-    split: str
-    sha256: str
-    labels: tuple[int, ...]
-
-    @property
-    def title(self) -> str:
-        """Return it for people."""
-        if self.source != "bundle":
-            of = "given photos"
-        else:
-            of = f"photos of the bundle's {self.split} split" if self.split else "bundled photos"
-        return f"{len(self.labels)} {of} (set {self.sha256[:8]})"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the documented form."""
-        return {**vars(self), "labels": list(self.labels)}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> LabelledSet:
-        """Read the documented form; errors as `Measurement.from_json`."""
-        source, split, sha256 = (str(data[key]) for key in ("source", "split", "sha256"))
-        return cls(source, split, sha256, tuple(int(v) for v in data["labels"]))
 
 
 @dataclass(frozen=True)
@@ -290,6 +214,9 @@ class Measurement:
         answers = tuple(int(v) for v in data.get("top1_answers", ()))
         if len(answers) != (0 if labelled is None else len(labelled.labels)):
             raise ValueError("top1_answers and the labels of top1_set are not equally many")
+        top1 = _maybe(data["top1"], Score.from_json)
+        if labelled is not None and (top1 is None or top1.total != len(answers)):
+            raise ValueError("top1 does not count the photos of top1_set")
         return cls(
             configuration=Configuration.from_json(data["configuration"]),
             error=str(data["error"]),
@@ -303,8 +230,8 @@ class Measurement:
             memory=_maybe(
                 data["memory_bytes"], lambda d: Memory(int(d["baseline"]), int(d["peak"]))
             ),
-            reference=_maybe(data["reference"], _score),
-            top1=_maybe(data["top1"], _score),
+            reference=_maybe(data["reference"], Score.from_json),
+            top1=top1,
             top1_inference=_maybe(data["top1_inference_ms"], Latency.from_json),
             pipeline=_maybe(data["pipeline"], _pipeline),
             layers=None if layers is None else tuple(map(_layer, layers)),
@@ -318,10 +245,6 @@ class Measurement:
 
 def _maybe(value: Any, read: Callable[[Any], _T]) -> _T | None:
     return None if value is None else read(value)
-
-
-def _score(d: Mapping[str, Any]) -> Score:
-    return Score(int(d["right"]), int(d["total"]), float(d["low"]), float(d["high"]))
 
 
 def _pipeline(d: Mapping[str, Any]) -> Pipeline:

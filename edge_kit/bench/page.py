@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from html import escape
 
 from edge_kit.bench.card import HEAD, facts, notes, row
+from edge_kit.bench.meanwhile import meanwhile
 from edge_kit.bench.measurement import Layer, Measurement
-from edge_kit.bench.plots import Series, calls_over_time, latency_bars, stage_bars
+from edge_kit.bench.plots import Series, latency_bars, lines, score_bars, stage_bars
 from edge_kit.bench.report import Report
 
 __all__ = ["page"]
@@ -18,14 +19,15 @@ body{font:16px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:80rem;padding
   color:#1c2733}
 h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2rem}
 .wide{overflow-x:auto}
-table{border-collapse:collapse;font-size:.9rem}
-td,th{padding:.3rem .6rem;text-align:right;border-bottom:1px solid #d5e0e8;
+table{border-collapse:collapse;font-size:.85rem}
+td,th{padding:.3rem .5rem;text-align:right;border-bottom:1px solid #d5e0e8;
   font-variant-numeric:tabular-nums}
-td:first-child,th:first-child,td.mark{text-align:left}
+td:first-child,th:first-child,th:last-child,td.mark{text-align:left}
 td,th{white-space:nowrap}
-td.mark{color:#a32020;white-space:normal;min-width:14rem}
+td.mark{color:#a32020}
+td.text{text-align:left;white-space:normal;max-width:26rem}
 .facts td{text-align:left}
-svg{width:100%;height:auto}
+svg{width:100%;max-width:860px;height:auto;display:block}
 svg text{font:12px system-ui,sans-serif;fill:#1c2733}
 .marked{background:#fbeceb;border-left:4px solid #a32020;padding:.5rem 1rem;margin-top:1rem}
 """
@@ -42,15 +44,17 @@ def page(report: Report) -> str:
 {_facts(report)}
 {_marks(report.measurements)}
 <h2>Figures</h2><div class="wide">{_figures(report.measurements)}</div>
-<h2>Time of a call</h2><p>Bar: median. Thick line: to the 90th percentile; thin line: to the 99th.
-Milliseconds.</p>
+<h2>Time of a call</h2><p>Bar and number: median, milliseconds. Thick line: to the 90th percentile;
+thin line: to the 99th.</p>
 {latency_bars([(_name(m), m.inference) for m in good if m.inference is not None])}
 <h2>Every call, in order</h2><p>Milliseconds. A board that throttles climbs; one that other programs
 disturb is jagged.</p>
-{calls_over_time([Series(_name(m), m.calls_ms) for m in good])}
+{lines([Series(_name(m), m.calls_ms) for m in good], "milliseconds of each call, in order")}
 <h2>A frame through the whole pipeline</h2><p>Median of each stage, milliseconds.</p>
 {stage_bars([(_name(m), m.pipeline.stages_ms) for m in good if m.pipeline is not None])}
-<h2>The board meanwhile</h2><div class="wide">{_conditions(good)}</div>
+{_accuracy(good)}
+<h2>The board meanwhile</h2><div class="wide">{_conditions(report.measurements)}</div>
+{_heat(report.measurements)}
 <h2>Notes</h2><ul>{"".join(f"<li>{escape(n)}</li>" for n in notes(report))}</ul>
 {"".join(_layers(m, m.layers) for m in good if m.layers)}
 </body></html>
@@ -69,7 +73,11 @@ def _facts(report: Report) -> str:
 
 
 def _marks(measurements: Sequence[Measurement]) -> str:
-    said = [f"{_name(m)}: {mark}" for m in measurements for mark in m.marks]
+    said = [
+        f"{_name(m)}: {mark}"
+        for m in measurements
+        for mark in (*([f"failed: {m.error}"] if m.error else []), *m.marks)
+    ]
     if not said:
         return ""
     items = "".join(f"<li>{escape(s)}</li>" for s in said)
@@ -82,25 +90,52 @@ def _figures(measurements: Sequence[Measurement]) -> str:
     for m in measurements:
         *cells, mark = row(m)
         tds = "".join(f"<td>{escape(c)}</td>" for c in cells)
-        body += f'<tr>{tds}<td class="mark">{escape(mark)}</td></tr>'
+        # The sentences stand above the table, which they would make too wide.
+        short = ", ".join(sentence.partition(":")[0] for sentence in mark.split("; ")[:2])
+        body += f'<tr>{tds}<td class="mark">{escape(short)}</td></tr>'
     return f"<table><tr>{head}</tr>{body}</table>"
 
 
+def _accuracy(measurements: Sequence[Measurement]) -> str:
+    rows = [(_name(m), m.top1) for m in measurements if m.top1 is not None]
+    if not rows:
+        return ""
+    sets = dict.fromkeys(m.top1_set.title for m in measurements if m.top1_set is not None)
+    on = f" on {escape(', '.join(sets))}" if sets else ""
+    return (
+        f"<h2>Top-1{on}</h2><p>Share of right answers with its 95 % interval (Wilson).</p>"
+        f"{score_bars(rows)}"
+    )
+
+
 def _conditions(measurements: Sequence[Measurement]) -> str:
-    names = ("model", "°C before", "°C most", "°C after", "MHz least", "MHz most",
-             "others, cores", "throttling bits after")  # fmt: skip
-    head = "".join(f"<th>{name}</th>" for name in names)
+    rows = meanwhile(measurements)
+    if not rows:
+        return "<p>This board tells nothing.</p>"
+    head = "".join(f"<th>{escape(name)}</th>" for name in rows[0])
     body = ""
-    for m in measurements:
-        before, during, after = (m.conditions.get(k, {}) for k in ("before", "during", "after"))
-        values = (
-            before.get("temperature_c"), during.get("temperature_max_c"),
-            after.get("temperature_c"), during.get("clock_min_mhz"), during.get("clock_max_mhz"),
-            m.conditions.get("other_load"), after.get("throttled"),
-        )  # fmt: skip
-        cells = "".join(f"<td>{'' if v is None else escape(str(v))}</td>" for v in values)
-        body += f"<tr><td>{escape(_name(m))}</td>{cells}</tr>"
-    return f"<table><tr>{head}</tr>{body}</table><p>Empty where the board does not tell.</p>"
+    for *cells, text in rows[1:]:
+        tds = "".join(f"<td>{escape(c)}</td>" for c in cells)
+        body += f'<tr>{tds}<td class="text">{escape(text)}</td></tr>'
+    return f"<table><tr>{head}</tr>{body}</table>"
+
+
+def _heat(measurements: Sequence[Measurement]) -> str:
+    """Draw temperature and clock over the whole run, where the board tells them."""
+    drawn = ""
+    for key, title, unit in (
+        ("temperatures_c", "Temperature", "°C"), ("clocks_mhz", "Clock", "MHz"),
+    ):  # fmt: skip
+        looks = [Series(_name(m), _during(m, key)) for m in measurements]
+        known = [s for s in looks if any(v is not None for v in s.values)]
+        if known:
+            drawn += f"<h2>{title}, {unit}</h2><p>At each look, once a second.</p>"
+            drawn += lines(known, f"{title}, {unit}", from_zero=False)
+    return drawn
+
+
+def _during(m: Measurement, key: str) -> Sequence[float | None]:
+    return list((m.conditions.get("during") or {}).get(key) or ())
 
 
 def _layers(m: Measurement, layers: Sequence[Layer]) -> str:

@@ -15,6 +15,7 @@ from edge_kit.bundle import Bundle
 from edge_kit.demo.photos import list_photos
 from edge_kit.errors import EngineError
 from edge_kit.manifest import EngineFile
+from edge_kit.reference import read_reference
 
 __all__ = ["Plan", "Progress", "default_threads", "run_plan"]
 
@@ -73,7 +74,8 @@ def run_plan(
 ) -> Report:
     """Measure every configuration, each in a process of its own.
 
-    An engine that fails leaves its reason in the report, and the others are measured.
+    An engine that fails leaves its reason in the report, and the others are measured. An interrupt
+    after the first ends it with those that are finished.
 
     Args:
         bundle: An opened bundle.
@@ -84,16 +86,23 @@ def run_plan(
     Raises:
         BundleError, EngineError: There is nothing to measure.
         SourceError: The photos are no good.
+        KeyboardInterrupt: Nothing was measured yet.
     """
     began, manifest, effort = time.time(), bundle.manifest, plan.effort
     if effort.photos is not None and effort.top1:
         # A folder that is no class should not come to light after minutes of measuring.
         list_photos(effort.photos, manifest.classes)
+    elif effort.top1:
+        read_reference(bundle)  # likewise a broken index
     pairs = [(file, n) for file in plan.files(bundle) for n in plan.threads]
-    found = []
-    for index, (file, threads) in enumerate(pairs):
-        on_progress(index, len(pairs), Configuration.of(file, threads))
-        found.append(measure(bundle, file, threads, effort))
+    found: list[Measurement] = []
+    try:
+        for index, (file, threads) in enumerate(pairs):
+            on_progress(index, len(pairs), Configuration.of(file, threads))
+            found.append(measure(bundle, file, threads, effort))
+    except KeyboardInterrupt:
+        if not found:
+            raise
     return Report(
         version=__version__,
         measured_at=began,
@@ -110,4 +119,5 @@ def run_plan(
             "frames": effort.frames,
         },
         measurements=found,
+        planned=len(pairs),
     )

@@ -30,6 +30,7 @@ class Report:
         effort: What was asked for: ``runs``, ``warmup``, ``max_secs``, ``frames``.
         measurements: One a configuration.
         round_trip: None when no broker was given.
+        planned: Configurations that were to be measured; more than there are after an interrupt.
     """
 
     version: str
@@ -39,6 +40,12 @@ class Report:
     effort: Mapping[str, Any]
     measurements: Sequence[Measurement]
     round_trip: RoundTrip | None = None
+    planned: int | None = None
+
+    @property
+    def interrupted(self) -> bool:
+        """Return whether some configurations were left out by an interrupt."""
+        return self.planned is not None and len(self.measurements) < self.planned
 
     @property
     def model_hash(self) -> str:
@@ -71,6 +78,7 @@ class Report:
             "effort": dict(self.effort),
             "measurements": [m.to_json() for m in self.measurements],
             "round_trip": self.round_trip and self.round_trip.to_json(),
+            "planned": self.planned,
         }
 
     @classmethod
@@ -82,24 +90,31 @@ class Report:
         """
         hint = "give files that were written with: edge-kit bench BUNDLE --json > FILE"
         try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
+            text = path.read_text(encoding="utf-8")
+            if not text.strip():
+                raise UsageError(f"{path} is empty: that run wrote nothing", "measure again")
+            data = json.loads(text)
+        except OSError as error:
+            raise UsageError(f"{path} cannot be read ({error.strerror or error})", hint) from None
+        except (ValueError, RecursionError) as error:
             raise UsageError(f"{path} cannot be read as a benchmark ({error})", hint) from None
         if not isinstance(data, dict) or data.get("kind") != KIND:
             raise UsageError(f"{path} is no benchmark of edge-kit", hint)
         schema = data.get("schema")
-        if not isinstance(schema, int) or schema > SCHEMA:
+        if isinstance(schema, bool) or not isinstance(schema, int) or schema < 1:
+            raise UsageError(f"{path} states no schema version", "measure again")
+        if schema > SCHEMA:
             raise UsageError(
                 f"{path} has schema {schema}, this edge-kit reads up to {SCHEMA}", "update edge-kit"
             )
         try:
             return cls._parse(data)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise UsageError(f"{path} is damaged ({error!r})", "measure again") from None
 
     @classmethod
     def _parse(cls, data: Mapping[str, Any]) -> Report:
-        trip, model = data["round_trip"], dict(data["model"])
+        trip, model, planned = data["round_trip"], dict(data["model"]), data.get("planned")
         return cls(
             version=str(data["version"]),
             measured_at=float(data["measured_at"]),
@@ -108,6 +123,7 @@ class Report:
             effort=dict(data["effort"]),
             measurements=tuple(Measurement.from_json(m) for m in data["measurements"]),
             round_trip=None if trip is None else RoundTrip.from_json(trip),
+            planned=None if planned is None else int(planned),
         )
 
 

@@ -22,6 +22,7 @@ from edge_kit.errors import LinkError, MissingExtraError
 from edge_kit.link.address import BrokerAddress
 from edge_kit.link.link import Disconnected
 from edge_kit.link.mqtt import MqttLink
+from edge_kit.reference import read_reference
 
 __all__ = [
     "RoundTrip",
@@ -146,7 +147,7 @@ def measure_round_trip(
         threads: Of it.
         broker: Its address.
         device_id: Of the device; its status stays on the broker.
-        photos: A folder; without one, the bundle's reference photos are sent.
+        photos: A folder; without one, the bundle's own photos are sent, over and over.
         frames: How many are sent.
         fps: A second. Slower than the cloud answers, so that no message waits for another.
         options: More of ``edge-kit run``, such as certificates.
@@ -157,7 +158,7 @@ def measure_round_trip(
     """
     with tempfile.TemporaryDirectory(prefix="edge-kit-bench-") as name:
         folder = Path(name)
-        source = photos or _write_references(bundle, folder / "photos", frames)
+        source = photos or _lay_out(bundle, folder / "photos", frames)
         arguments = [
             "run", str(bundle.root), "--source", str(source), "--fps", f"{fps:g}",
             "--engine", engine, "--threads", str(threads), "--threshold", "-1", "--broker", broker,
@@ -190,8 +191,20 @@ def summarize(
     )
 
 
-def _write_references(bundle: Bundle, folder: Path, frames: int) -> Path:
-    """Write reference photos, or noise, as files that a device can read."""
+def _lay_out(bundle: Bundle, folder: Path, frames: int) -> Path:
+    """Make the bundle's labelled photos a folder that a device plays, else others of its size."""
+    reference = read_reference(bundle)
+    if reference is None:
+        return _write_pixels(bundle, folder, frames)
+    folder.mkdir()
+    for index in range(frames):
+        path = reference.photos[index % len(reference.photos)].path
+        (folder / f"{index:06}{path.suffix}").symlink_to(path.resolve())
+    return folder
+
+
+def _write_pixels(bundle: Bundle, folder: Path, frames: int) -> Path:
+    """Write the photos of the self-test, or noise, as files."""
     try:
         from PIL import Image
     except ImportError:
@@ -205,5 +218,5 @@ def _write_references(bundle: Bundle, folder: Path, frames: int) -> Path:
         pixels = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
     folder.mkdir()
     for index in range(frames):
-        Image.fromarray(pixels[index % len(pixels)]).save(folder / f"{index:05}.png")
+        Image.fromarray(pixels[index % len(pixels)]).save(folder / f"{index:06}.png")
     return folder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from edge_kit.bench.accuracy import Accuracy, Answers
 from edge_kit.bench.compare import Comparison, Entry, Group
 
 __all__ = ["standings"]
@@ -9,7 +10,26 @@ __all__ = ["standings"]
 
 def standings(found: Comparison) -> str:
     """Return each group with its ranking, and why the rest is not ranked."""
-    return "\n\n".join("\n".join(_lines(group)) for group in found.groups)
+    parts = [*map(_lines, found.groups), *map(_accuracy_lines, found.accuracy)]
+    return "\n\n".join("\n".join(lines) for lines in parts)
+
+
+def _accuracy_lines(found: Accuracy) -> list[str]:
+    return [found.title, *(_answers_line(e) for e in found.entries)]
+
+
+def _answers_line(entry: Answers) -> str:
+    place = "-" if entry.rank is None else f"{entry.rank}."
+    s = entry.score
+    share = f"{s.right} of {s.total}, {s.share:.3f} ({s.low:.2f}-{s.high:.2f})"
+    numbers = ", ".join(map(str, entry.threads))
+    plural = "" if entry.threads == (1,) else "s"
+    what = f"{entry.configuration.title}, {numbers} thread{plural}"
+    who = f"{entry.label} ({entry.board}; {entry.version}), {what}"
+    same = f", {entry.alike} of {s.total} answered as by the first"
+    alike = "" if entry.alike is None else same
+    why = f", not ranked: {entry.unfit}" if entry.unfit else ""
+    return f"{place:>4}  {share}  {who}{alike}{why}"
 
 
 def _lines(group: Group) -> list[str]:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -82,8 +86,10 @@ def _read_threads(
 @click.option("--max-secs", type=click.FloatRange(0.001, 36_000), default=60.0, show_default=True,
               help="Most seconds of warm-up, of the calls and of the pipeline, each.")  # fmt: skip
 @click.option("--whole", is_flag=True, help="Also the whole float model, for comparison.")
-@click.option("--photos", type=_PATH, help="A folder for each class: gives top-1.")
+@click.option("--photos", type=_PATH,
+              help="For top-1, a folder for each class. Default: the bundle's.")  # fmt: skip
 @click.option("--limit", type=click.IntRange(1), help="At most so many photos, classes mixed.")
+@click.option("--no-top1", is_flag=True, help="Classify no labelled photos; quicker.")
 @click.option("--frames", type=click.IntRange(1, 1_000_000), default=100, show_default=True,
               help="Frames of the whole pipeline, and messages with --broker.")  # fmt: skip
 @click.option("--profile", is_flag=True, help="Time of each operator, where the engine tells it.")
@@ -112,21 +118,41 @@ def bench(bundle_path: Path, **flags: Any) -> None:
     for file in (flags["markdown"], flags["html"]):
         _check_writable(file)
     bundle = Bundle.open(bundle_path)
-    report = _measure(bundle, flags)
-    if flags["markdown"] is not None:
-        _write(flags["markdown"], card(report))
-    if flags["html"] is not None:
-        _write(flags["html"], page(report))
-    if flags["as_json"]:
-        click.echo(json.dumps(report.to_json()))
-    else:
-        click.echo(table(report))
+    with _term_like_interrupt():
+        report, ended_by = _measure(bundle, flags)
+    # What took minutes comes out whatever happens afterwards, and first where it is sure to.
+    click.echo(json.dumps(report.to_json()) if flags["as_json"] else table(report))
+    for file, make in ((flags["markdown"], card), (flags["html"], page)):
+        if file is not None:
+            try:
+                _write(file, make(report))
+            except EdgeKitError as error:
+                ended_by = ended_by or error
+    if ended_by is not None:
+        raise ended_by
     if report.fastest is None:
         reasons = "; ".join(dict.fromkeys(m.error for m in report.measurements))
         raise EngineError(f"nothing could be measured: {reasons}")
 
 
-def _measure(bundle: Bundle, flags: Mapping[str, Any]) -> Report:
+@contextmanager
+def _term_like_interrupt() -> Iterator[None]:
+    """Let SIGTERM do what Ctrl-C does, so that finished measurements come out all the same."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _measure(
+    bundle: Bundle, flags: Mapping[str, Any]
+) -> tuple[Report, EdgeKitError | KeyboardInterrupt | None]:
+    """Measure, and return with the figures what ended it early: an interrupt, or the broker."""
     from edge_kit.bench.plan import Plan, default_threads, run_plan
     from edge_kit.bench.roundtrip import device_name, reach
     from edge_kit.bench.trial import Effort
@@ -137,7 +163,7 @@ def _measure(bundle: Bundle, flags: Mapping[str, Any]) -> Report:
     effort = Effort(
         runs=flags["runs"], warmup=flags["warmup"], max_secs=flags["max_secs"],
         frames=flags["frames"], photos=flags["photos"], limit=flags["limit"],
-        profile=flags["profile"],
+        profile=flags["profile"], top1=not flags["no_top1"],
     )  # fmt: skip
     threads = flags["threads"] or default_threads()
     plan = Plan(flags["engines"], threads, flags["whole"], effort)
@@ -145,11 +171,28 @@ def _measure(bundle: Bundle, flags: Mapping[str, Any]) -> Report:
     def progress(index: int, total: int, which: Configuration) -> None:
         click.echo(f"edge-kit: {index + 1} of {total}: {which.full_title}", err=True)
 
-    report = run_plan(bundle, plan, progress)
+    try:
+        report = run_plan(bundle, plan, progress)
+    except KeyboardInterrupt:
+        click.echo("edge-kit: interrupted before anything was measured", err=True)
+        raise
+    if report.interrupted:
+        said = f"interrupted after {len(report.measurements)} of {report.planned} configurations"
+        click.echo(f"edge-kit: {said}", err=True)
+        return report, KeyboardInterrupt()
     best = report.fastest
     if address is None or best is None:
-        return report
-    return replace(report, round_trip=_send(bundle, best.configuration, address, device, flags))
+        return report, None
+    try:
+        trip = _send(bundle, best.configuration, address, device, flags)
+    except EdgeKitError as error:
+        return report, error
+    except OSError as error:  # such as no place for temporary files
+        return report, EdgeKitError(f"the round trip cannot be measured: {error}")
+    except KeyboardInterrupt as interrupt:
+        click.echo("edge-kit: interrupted before all messages were back", err=True)
+        return report, interrupt
+    return replace(report, round_trip=trip), None
 
 
 def _address(flags: Mapping[str, Any]) -> BrokerAddress | None:
@@ -191,10 +234,11 @@ def _send(
 @click.argument("files", nargs=-1, required=True, type=_PATH)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def compare(files: tuple[Path, ...], as_json: bool) -> None:
-    """Rank boards or versions by the median time of a call.
+    """Rank boards or versions by the median time of a call, and by top-1.
 
     Only the same work is ranked: the same model, engine, precision and number of threads, by runs
-    that nothing throttled or disturbed. The rest is shown with the reason.
+    that nothing throttled or disturbed; and top-1 on the same photos. The rest is shown with the
+    reason.
     """
     from edge_kit.bench.compare import compare as rank
     from edge_kit.bench.report import Report
@@ -207,18 +251,28 @@ def compare(files: tuple[Path, ...], as_json: bool) -> None:
         raise UsageError("a file is given twice", "give each once")
     found = rank({label: Report.read(f) for label, f in zip(labels, files, strict=True)})
     click.echo(json.dumps(found.to_json()) if as_json else standings(found))
+    if found.ranked and not found.speed_ranked:
+        click.echo("edge-kit: top-1 alone is ranked, no speed; the reasons stand above", err=True)
     if not found.ranked:
         raise UsageError(
             "nothing here can be ranked: no two files measured the same model, engine, precision "
-            "and threads undisturbed",
+            "and threads undisturbed, or asked the same photos",
             "measure again on a quiet, cool board with the same bundle and options",
         )
 
 
 def _check_writable(file: Path | None) -> None:
     """Complain before minutes of measuring, not after."""
-    if file is not None and (file.is_dir() or not file.parent.is_dir()):
-        what = "it is a directory" if file.is_dir() else f"there is no directory {file.parent}"
+    if file is None:
+        return
+    what = ""
+    if file.is_dir():
+        what = "it is a directory"
+    elif not file.parent.is_dir():
+        what = f"there is no directory {file.parent}"
+    elif not os.access(file if file.exists() else file.parent, os.W_OK):
+        what = "this user may not write there, or the disk is read-only"
+    if what:
         raise UsageError(f"cannot write {file}: {what}", "name another file")
 
 
