@@ -130,6 +130,51 @@ def test_wifi_is_a_keyfile_that_only_root_reads(board):
     assert "ieee80211_regdom=DE" in board.read("etc/modprobe.d/edge-kit-wifi.conf")
 
 
+def test_time_servers_are_named_to_timesyncd_and_to_nobody_when_they_are_gone(board):
+    place = "etc/systemd/timesyncd.conf.d/edge-kit.conf"
+    restart = "systemctl --no-block try-restart systemd-timesyncd.service"
+    board.boot()
+    assert not (board.root / place).exists() and restart not in board.ran
+    text = board.settings.read_text(encoding="utf-8")
+    board.settings.write_text(text.replace("[system]", "[system]\nntp = ['10.0.2.2', 'ntp.lan']"))
+    assert board.boot().failed == [] and restart in board.ran
+    assert board.read(place) == "[Time]\nNTP=10.0.2.2 ntp.lan\nFallbackNTP=\n"
+    assert Settings.parse(board.settings.read_text(encoding="utf-8")).ntp == ("10.0.2.2", "ntp.lan")
+    board.settings.write_text(text)
+    assert board.boot().failed == [] and restart in board.ran
+    assert not (board.root / place).exists()
+
+
+@pytest.mark.parametrize(
+    ("run", "waits", "tries"),
+    [
+        ('broker = "mqtts://b"', True, True),
+        ('broker = "mqtt://b"', False, True),
+        ('broker = "mqtts://b"\nwait_for_clock = false\nkeep_trying = false', False, False),
+        ("", None, None),
+    ],
+)
+def test_a_board_waits_for_its_clock_unless_told_otherwise(run, waits, tries, tmp_path):
+    board = Board(tmp_path / "root", text=f"[run]\n{run}\n")
+    board.boot()
+    config = tomllib.loads(board.read("etc/edge-kit/device.toml"))
+    assert (config.get("wait_for_clock"), config.get("keep_trying")) == (waits, tries)
+
+
+def test_an_enrolment_that_is_no_longer_wanted_is_forgotten(tmp_path):
+    wanted = "[tls]\nenroll = 'https://est.lan/.well-known/est/boards'\n"
+    secret = "[secrets]\nenroll_user = 'u'\nenroll_password = 'p4ss'\n"
+    board = Board(tmp_path / "root", text=wanted + secret)
+    assert board.boot().failed == []
+    asked = tomllib.loads(board.read("etc/edge-kit/enroll.toml"))
+    assert asked == {
+        "server": "https://est.lan/.well-known/est/boards", "name": "edge-10000000abcdef12"
+    }  # fmt: skip
+    board.settings.write_text("[system]\n", encoding="utf-8")
+    assert board.boot().failed == []
+    assert not list(board.root.glob("etc/edge-kit/enroll*"))
+
+
 def test_the_written_configuration_is_one_that_the_device_takes(board, tmp_path):
     board.boot()
     text = board.read("etc/edge-kit/device.toml")
@@ -231,6 +276,12 @@ def test_the_serial_is_the_firmwares_or_from_the_machine_id(tmp_path):
         ("[wifi]\nssid = 'a'\npassword = 'short'\ncountry = 'DE'", "8 to 63"),
         ("[wifi]\nssid = 'a'", "two capital letters"),
         ("[tls]\nca = 'ca.pem'", "no PEM"),
+        ("[tls]\nenroll = 'http://est.lan/.well-known/est'", "no address such as"),
+        ("[tls]\nenroll = 'https://u:p@est.lan/.well-known/est'", "no address such as"),
+        ("[tls]\nenroll = 'https://est.lan/est'", "no address such as"),
+        ("[secrets]\nenroll_user = 'u'\nenroll_password = 'p'", "names no server"),
+        ("[tls]\nenroll = 'https://e/.well-known/est'\n[secrets]\nenroll_user = 'u'", "together"),
+        ("[system]\nntp = ['a b']", "no host name and no address"),
         ("[run]\npassword = 'x'", "set by the first boot"),
         ("[run]\nfps = {a = 1}", "should be a text"),
         ("run = 3", "run is no table"),

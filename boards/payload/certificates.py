@@ -108,8 +108,8 @@ def read_pkcs7(base64: str, run: Run) -> list[Certificate]:
     armoured = f"-----BEGIN PKCS7-----\n{lines}\n-----END PKCS7-----\n"
     try:
         found = read_pem(run("openssl", "pkcs7", "-print_certs", stdin=armoured), run)
-    except OSError as error:
-        raise CertificateError(f"the answer is no PKCS#7 message: {error}") from None
+    except OSError:
+        raise CertificateError("the answer is no PKCS#7 message") from None
     if not found:
         raise CertificateError("the answer holds no certificate")
     return found

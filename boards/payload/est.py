@@ -119,10 +119,12 @@ class Est:
     def _judge(self, answer: http.client.HTTPResponse, text: str, operation: str) -> str:
         status = answer.status
         wait = self._retry_after(answer.headers.get("Retry-After"))
-        if status == 200 and len(text) <= MAX_ANSWER:
-            return text
-        if status == 200:
+        if status == 200 and len(text) > MAX_ANSWER:
             raise EstError(f"{self._who} sends more than {MAX_ANSWER >> 20} MiB for {operation}")
+        if status == 200 and answer.length:
+            raise EstError(f"{self._who} ends in the middle of its answer to {operation}")
+        if status == 200:
+            return text
         if status == 202:
             raise EstError(f"{self._who} has taken the request and has not decided yet", wait)
         if 300 <= status < 400:
