@@ -3,14 +3,17 @@
 source → chunks → card (partition table last) → sync → read back → compare
 
 The first MiB is cleared at the start and written at the very end, so that a card whose flashing was
-interrupted does not look like one that boots.
+interrupted does not look like one that boots. The card's last MiB is cleared too, as far as the
+image leaves it free: there lie the second copy of a GPT and the marks of RAID arrays, which would
+make the new card look like a part of the old ones.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
 from boards.bmap import BlockMap, Range
@@ -23,6 +26,8 @@ __all__ = ["Flashed", "Progress", "flash", "pieces"]
 HEAD = 1 << 20
 # Dirty pages are written out so often, or progress would run ahead of the card.
 _SYNC_EVERY = 32 << 20
+# So much of the beginning is compared with the block map before the card is touched.
+_TASTE = 64 << 20
 _GONE = (errno.EIO, errno.ENODEV, errno.ENXIO, errno.ENOMEDIUM, errno.EREMOTEIO, errno.ESHUTDOWN)
 
 Progress = Callable[[str, int, int], None]
@@ -57,6 +62,7 @@ def flash(source: ImageSource, block_map: BlockMap, card: Card, progress: Progre
             written. The card is not usable then.
     """
     check_map(source, block_map, card)
+    check_start(source, block_map)
     done = 0
 
     def step(stage: str, more: int) -> None:
@@ -68,6 +74,8 @@ def flash(source: ImageSource, block_map: BlockMap, card: Card, progress: Progre
         digests = _write(source, block_map, card, lambda n: step("writing", n))
     except OSError as error:
         raise _failed(error, "writing", done, block_map.mapped) from None
+    except ImageError as error:
+        raise ImageError(f"{error.what}; the card is not usable as it is", error.hint) from None
     written, done = done, 0
     try:
         card.drop_caches()
@@ -91,6 +99,11 @@ def check_map(source: ImageSource, block_map: BlockMap, card: Card) -> None:
             f"{block_map.image_size:,}",
             "fetch both again, or write the whole image with --no-bmap",
         )
+    if not block_map.ranges:
+        raise ImageError(
+            f"the block map of {source.path} maps nothing, so nothing would be written",
+            "fetch it again, or write the whole image with --no-bmap",
+        )
     if source.size > card.size:
         raise ImageError(
             f"the image takes {source.size:,} bytes and the card has {card.size:,}",
@@ -98,7 +111,27 @@ def check_map(source: ImageSource, block_map: BlockMap, card: Card) -> None:
         )
 
 
-def pieces(source: ImageSource, ranges: tuple[Range, ...]) -> Iterator[Chunk]:
+def check_start(source: ImageSource, block_map: BlockMap) -> None:
+    """Compare the image's first ranges with the map's: maps of other images differ there.
+
+    Raises:
+        ImageError: They do; nothing was written yet.
+    """
+    first: list[Range] = []
+    for found in block_map.ranges:
+        if not found.sha256 or found.stop > _TASTE:
+            break
+        first.append(found)
+    if not first:
+        return
+    # Packed images are read no further than that.
+    with contextlib.closing(pieces(source, tuple(first))) as tasted:
+        for piece in tasted:
+            if piece.offset + len(piece.data) >= first[-1].stop:
+                break
+
+
+def pieces(source: ImageSource, ranges: tuple[Range, ...]) -> Generator[Chunk, None, None]:
     """Yield what lies in `ranges`, at most a chunk each, and check each range's SHA-256.
 
     Raises:
@@ -124,9 +157,9 @@ def pieces(source: ImageSource, ranges: tuple[Range, ...]) -> Iterator[Chunk]:
 def _check_range(source: ImageSource, found: Range, digest: str) -> None:
     if found.sha256 and digest != found.sha256:
         raise ImageError(
-            f"{source.path} differs from its block map at byte {found.start:,}: one of the two is "
-            "damaged, and the card is not usable",
-            "fetch both again, then flash again",
+            f"{source.path} differs from its block map at byte {found.start:,}: the map is another "
+            "image's, or one of the two is damaged",
+            "fetch both again, or write the whole image with --no-bmap",
         )
 
 
@@ -135,6 +168,9 @@ def _write(
 ) -> list[tuple[int, int, bytes]]:
     """Write all pieces; return offset, length and SHA-256 of each."""
     card.write(0, bytes(min(HEAD, card.size)))
+    tail = max(source.size, card.size - HEAD)
+    if tail < card.size:
+        card.write(tail, bytes(card.size - tail))
     card.sync()
     held: list[Chunk] = []
     digests: list[tuple[int, int, bytes]] = []
@@ -144,9 +180,9 @@ def _write(
         head = max(0, min(len(piece.data), HEAD - piece.offset))
         if head:
             held.append(Chunk(piece.offset, piece.data[:head]))
-        if tail := piece.data[head:]:
-            card.write(piece.offset + head, tail)
-            dirty += len(tail)
+        if rest := piece.data[head:]:
+            card.write(piece.offset + head, rest)
+            dirty += len(rest)
         if dirty >= _SYNC_EVERY:
             card.sync()
             dirty = 0

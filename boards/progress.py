@@ -50,11 +50,16 @@ class Meter:
         self._began, self._shown = 0.0, -math.inf
         self._step = -1
 
+    @property
+    def stage(self) -> str:
+        """Return the stage under way; empty when there is none."""
+        return self._stage
+
     def __call__(self, stage: str, done: int, whole: int) -> None:
         """Show where a stage stands."""
         now = self._clock()
         if stage != self._stage:
-            self.end()
+            self.close()
             self._stage, self._began, self._shown, self._step = stage, now, -math.inf, -1
         line = progress_line(stage, done, whole, now - self._began)
         if self._stream.isatty():
@@ -66,8 +71,8 @@ class Meter:
             self._step = step
             self._stream.write(f"{line}\n")
 
-    def end(self) -> None:
-        """Leave the line."""
+    def close(self) -> None:
+        """Leave the line of the stage under way."""
         if self._stage and self._stream.isatty():
             self._stream.write("\n")
             self._stream.flush()

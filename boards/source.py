@@ -98,6 +98,9 @@ def open_source(path: Path) -> ImageSource:
     with _reading(path):
         if path.is_dir():
             raise ImageError(f"{path} is a directory, not an image")
+        # Pipes and terminals have no size, and reading one may wait for ever.
+        if path.exists() and not (path.is_file() or path.is_block_device()):
+            raise ImageError(f"{path} is no file", "name an image file")
         with path.open("rb") as file:
             head = file.read(8)
             if head.startswith(_XZ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import io
 import lzma
 import os
@@ -62,11 +63,13 @@ def sparse(tmp_path_factory) -> ImageSource:
     return open_source(file)
 
 
-def test_the_card_holds_the_image_and_nothing_else_changed(raw):
-    card, stages = used_card(), Stages()
+def test_the_card_holds_the_image_and_its_end_is_clear(raw):
+    card, stages = used_card(SIZE + 2 * HEAD), Stages()
     done = flash(raw, whole_map(SIZE), card, stages)
     assert card.data[:SIZE] == DATA
-    assert card.data[SIZE:] == OLD * 4096
+    # There a GPT's second copy and the marks of RAID members lie; before it nothing changed.
+    assert card.data[-HEAD:] == bytes(HEAD)
+    assert card.data[SIZE:-HEAD] == OLD * HEAD
     assert (done.image_size, done.written, done.verified) == (SIZE, SIZE, SIZE)
     assert stages.last("writing") == stages.last("verifying") == (SIZE, SIZE)
 
@@ -126,9 +129,12 @@ def test_a_card_pulled_out_while_writing_is_a_sentence(raw, after):
 
 
 def test_a_card_pulled_out_while_it_is_read_back_is_a_sentence(raw):
-    card = used_card(pulled_after=SIZE + HEAD)
-    with pytest.raises(ImageError, match="pulled out or fails"):
-        flash(raw, whole_map(SIZE), card, Stages())
+    class Pulled(MemoryCard):
+        def drop_caches(self) -> None:
+            self._pulled_after = 0
+
+    with pytest.raises(ImageError, match="pulled out or fails: reading back it ended after 0 of 9"):
+        flash(raw, whole_map(SIZE), Pulled(SIZE), Stages())
 
 
 class Failing(MemoryCard):
@@ -169,12 +175,48 @@ def test_a_bit_that_does_not_stick_is_found_out(raw, at):
         flash(raw, whole_map(SIZE), Worn(SIZE), Stages())
 
 
-def test_an_image_that_is_not_the_maps_is_refused_and_the_card_boots_nothing(raw):
-    wrong = BlockMap(SIZE, 4096, (Range(0, 4 << 20, "0" * 64),))
+@pytest.mark.parametrize("card_size", [SIZE, SIZE + 1, SIZE + 512, SIZE + HEAD - 1])
+def test_clearing_the_end_spares_the_image(raw, card_size):
+    card = used_card(card_size)
+    flash(raw, whole_map(SIZE), card, Stages())
+    assert card.data == DATA + bytes(card_size - SIZE)
+
+
+def right_range(start: int, stop: int) -> Range:
+    return Range(start, stop, hashlib.sha256(DATA[start:stop]).hexdigest())
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_another_images_map_is_noticed_before_anything_is_written(raw, tmp_path, packed):
+    source = raw
+    if packed:
+        (tmp_path / "a.xz").write_bytes(lzma.compress(DATA, preset=0))
+        source = open_source(tmp_path / "a.xz")
+    for ranges in (
+        (Range(0, 4096, "0" * 64), right_range(HEAD, SIZE)),
+        (right_range(0, 4096), Range(HEAD, 4 << 20, "0" * 64)),
+    ):
+        card = used_card()
+        with pytest.raises(ImageError, match="differs from its block map") as caught:
+            flash(source, BlockMap(SIZE, 4096, ranges), card, Stages())
+        assert "not usable" not in str(caught.value)
+        assert card.writes == []
+
+
+def test_an_image_that_leaves_its_map_later_is_refused_and_the_card_boots_nothing(raw, monkeypatch):
+    monkeypatch.setattr("boards.flash._TASTE", HEAD)
+    wrong = BlockMap(SIZE, 4096, (right_range(0, HEAD), Range(4 << 20, 5 << 20, "0" * 64)))
     card = used_card()
-    with pytest.raises(ImageError, match="differs from its block map at byte 0"):
+    with pytest.raises(ImageError, match=r"at byte 4,194,304.*card is not usable as it is; fetch"):
         flash(raw, wrong, card, Stages())
     assert card.data[:HEAD] == bytes(HEAD)
+
+
+def test_a_map_of_nothing_is_refused(raw):
+    card = used_card()
+    with pytest.raises(ImageError, match="maps nothing"):
+        flash(raw, BlockMap(SIZE, 4096, ()), card, Stages())
+    assert card.writes == []
 
 
 def test_sizes_that_do_not_match_are_refused_before_anything_is_written(raw):
@@ -214,7 +256,7 @@ def test_on_a_terminal_progress_is_one_line_a_stage():
     for stage in ("writing", "verifying"):
         for done in (0, 5, 10):
             meter(stage, done, 10)
-    meter.end()
+    meter.close()
     lines = out.getvalue().split("\n")
     assert [line.count("\r") for line in lines] == [3, 3, 0]
     assert "100%" in lines[0]

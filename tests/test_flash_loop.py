@@ -144,7 +144,7 @@ def test_a_packed_image_replaces_what_the_card_held(tmp_path, loop, mapped):
     assert done.returncode == 0, done.stderr
     assert "written, read back, equal" in done.stdout
     found = Path(device.path).read_bytes()
-    assert found[24 * MIB + 512 :] == b"\xee" * (16 * MIB - 512)
+    assert found[24 * MIB + 512 :] == b"\xee" * (15 * MIB - 512) + bytes(MIB)
     if mapped:
         assert [found[mib * MIB : (mib + 1) * MIB] == NOISE for mib in (0, 9, 17)] == [True] * 3
         assert found[MIB : 9 * MIB] == b"\xee" * (8 * MIB)
@@ -167,7 +167,12 @@ def test_each_refusal_is_a_sentence_and_leaves_the_card_alone(tmp_path, loop, ru
     for args, options, code, sentence in (
         ((image, device.path), {}, 2, "standard input is no terminal"),
         ((image, device.path, "--yes"), {}, 2, "--yes needs the device's serial number"),
-        ((image, device.path, "--yes", "--serial", "7"), {}, 11, "no serial number, not '7'"),
+        (
+            (image, device.path, "--yes", "--serial", "7"),
+            {},
+            11,
+            "has no serial number, so it cannot",
+        ),
         ((image, device.path), {"test": "0"}, 11, "is no disk but of kind loop"),
         ((image, device.path, "--force-device", "sda"), {}, 2, "--force-device names sda"),
         ((image, small.path), {}, 11, "is too small: 1,048,576 bytes"),
@@ -313,22 +318,24 @@ def test_a_device_without_room_says_so_as_the_kernel_does(loop):
 
 
 @pytest.fixture
-def numbered(monkeypatch) -> Iterator[Callable[[str], None]]:
-    """Give every device of the command's lsblk a serial number, which loop devices lack."""
-    before = signal.getsignal(signal.SIGTERM)
+def numbered(monkeypatch) -> Callable[..., None]:
+    """Give devices of the command's lsblk a serial number, which loop devices lack."""
 
-    def give(serial: str) -> None:
-        monkeypatch.setattr(
-            command, "read_disks", lambda: tuple(replace(d, serial=serial) for d in read_disks())
-        )
+    serials: dict[str, str] = {}
+    monkeypatch.setattr(
+        command, "read_disks",
+        lambda: tuple(replace(d, serial=serials.get(d.path, "")) for d in read_disks()),
+    )  # fmt: skip
 
-    yield give
-    signal.signal(signal.SIGTERM, before)
+    def give(serial: str, *devices: Loop) -> None:
+        serials.update((device.path, serial) for device in devices)
+
+    return give
 
 
 def test_with_its_serial_number_nobody_is_asked(tmp_path, loop, run_flash, numbered):
     image, device = write_image(tmp_path / "a.img", 2 * MIB, 0), loop(8 * MIB)
-    numbered("A1B2")
+    numbered("A1B2", device)
     code, _, said = run_flash(image, device.path, "--yes", "--serial", "A1B3")
     assert (code, "has the serial number 'A1B2', not 'A1B3'" in said) == (11, True)
     assert Path(device.path).read_bytes() == bytes(8 * MIB)
@@ -341,7 +348,7 @@ def test_with_its_serial_number_nobody_is_asked(tmp_path, loop, run_flash, numbe
 def test_an_interrupted_flash_tells_of_the_card(tmp_path, loop, run_flash, numbered, monkeypatch):
     image, device = write_image(tmp_path / "a.img", 8 * MIB, 0, 6), loop(8 * MIB)
     device.file.write_bytes(b"\xee" * (8 * MIB))
-    numbered("A1B2")
+    numbered("A1B2", device)
     sync, calls = BlockCard.sync, []
 
     def interrupted(card: BlockCard) -> None:
@@ -360,10 +367,10 @@ def test_a_card_that_is_exchanged_while_the_person_thinks_is_not_written(
     tmp_path, loop, run_flash, numbered, monkeypatch
 ):
     image, device = write_image(tmp_path / "a.img", 2 * MIB, 0), loop(8 * MIB)
-    numbered("A1B2")
+    numbered("A1B2", device)
 
     def think(*_args: object, **_options: object) -> str:
-        numbered("C3D4")
+        numbered("C3D4", device)
         return device.name
 
     monkeypatch.setattr(command.sys.stdin, "isatty", lambda: True, raising=False)

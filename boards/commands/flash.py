@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,11 +14,13 @@ from types import FrameType
 
 import click
 
+from boards.admission import Admission
 from boards.bmap import BlockMap, find_map, read_map, whole_map
 from boards.card import BlockCard
-from boards.disks import Disk, find
+from boards.checksum import check_checksum, find_checksum
+from boards.disks import Disk
 from boards.flash import flash as write_and_verify
-from boards.guards import Objection, candidates, may_flash, objections
+from boards.guards import Objection, candidates
 from boards.progress import Meter
 from boards.reading import read_disks
 from boards.source import ImageSource, open_source
@@ -34,7 +38,8 @@ _PATH = click.Path(path_type=Path)
     "  edge-kit image flash                               what could be written to\n"
     "  sudo edge-kit image flash edge.img.xz /dev/sdb     asks, writes, reads back\n"
     "  sudo edge-kit image flash edge.img.xz sdb --yes --serial 0123456789\n"
-    "\b\nA block map beside the image (edge.img.xz.bmap, edge.img.bmap) is used when there."
+    "\b\nA block map beside the image (edge.img.xz.bmap, edge.img.bmap) is used when there,\n"
+    "and a checksum beside it (edge.img.xz.sha256) is compared first."
 )
 @click.argument("image", required=False, type=_PATH)
 @click.argument("device", required=False)
@@ -67,28 +72,34 @@ def flash(
         )
     if no_bmap and map_file is not None:
         raise UsageError("--bmap and --no-bmap exclude each other", "leave one out")
-    admit = _Admission(device, force_device, serial, loops)
-    admit.look(0)
+    admit = Admission(device, force_device, serial, loops=loops, alone=yes, read=read_disks)
+    _check_apart(image, admit.look(0))
     source = open_source(image)
     block_map = _map(source, map_file, no_bmap)
     target = admit.look(source.size)
-    if not yes:
-        _confirm(target, source, block_map)
-        # While the person thought, the card may have been changed for another.
+    if not (yes or sys.stdin.isatty()):
+        raise UsageError(
+            "nobody is there to confirm (standard input is no terminal)",
+            "run it in a terminal, or with --yes and --serial",
+        )
+    meter = Meter()
+    with _interruptible(), contextlib.closing(meter):
+        if (sums := find_checksum(image)) is not None:
+            check_checksum(image, sums, meter)
+            meter.close()
+        if not yes:
+            _confirm(target, source, block_map)
+        # Meanwhile the card may have been exchanged, or something may use it now.
         if admit.look(source.size) != target:
             raise ImageError(f"{target.path} changed meanwhile", "list the candidates again")
-    signal.signal(signal.SIGTERM, _interrupt)
-    meter = Meter()
-    with BlockCard(target) as card:
-        try:
-            done = write_and_verify(source, block_map, card, meter)
-        except KeyboardInterrupt:
-            meter.end()
-            click.echo("interrupted: the card is not usable; flash it again", err=True)
-            raise
-        finally:
-            meter.end()
-        card.reread_partitions()
+        with BlockCard(target) as card:
+            admit.still(target)
+            try:
+                done = write_and_verify(source, block_map, card, meter)
+            except KeyboardInterrupt:
+                _tell_interrupted(meter)
+                raise
+            card.reread_partitions()
     if as_json:
         row = {"device": target.path, "image_size": done.image_size, "written": done.written,
                "verified": done.verified}  # fmt: skip
@@ -97,44 +108,14 @@ def flash(
         click.echo(f"{target.path} holds {image}: written, read back, equal. It can be taken out.")
 
 
-class _Admission:
-    """Looks at the machine's disks anew and lets the target pass or raises."""
-
-    def __init__(self, device: str, force: str | None, serial: str | None, loops: bool) -> None:
-        self._device = device
-        self._force = force
-        self._serial = serial
-        self._loops = loops
-
-    def look(self, need: int) -> Disk:
-        disks = read_disks()
-        target = find(disks, self._device)
-        forced = self._force is not None
-        if forced and self._force not in (target.name, target.path):
-            raise UsageError(
-                f"--force-device names {self._force}, and the device is {target.path}",
-                "both have to name the same",
-            )
-        found = objections(target, disks, need, loops=self._loops)
-        if not may_flash(found, forced=forced):
-            raise _refusal(target, found)
-        if self._serial is not None and self._serial != target.serial:
-            has = f"the serial number {target.serial!r}" if target.serial else "no serial number"
-            raise ImageError(
-                f"{target.path} has {has}, not {self._serial!r}", "list the candidates again"
-            )
-        return target
-
-
-def _refusal(target: Disk, found: tuple[Objection, ...]) -> ImageError:
-    final = [o for o in found if not o.forcible]
-    # One that cannot be overruled is enough; the others would only bury it.
-    what = f"{target.path} " + ", and ".join(o.why for o in final or found)
-    if not final:
-        return ImageError(
-            what, f"if you do mean this device and all on it, add --force-device {target.name}"
-        )
-    return ImageError(what, "nothing was written; see what else there is: edge-kit image flash")
+def _check_apart(image: Path, target: Disk) -> None:
+    """Refuse to copy a device onto itself."""
+    with contextlib.suppress(OSError):
+        state = image.stat()
+        if stat.S_ISBLK(state.st_mode):
+            number = f"{os.major(state.st_rdev)}:{os.minor(state.st_rdev)}"
+            if number in {d.number for d in target.everything()}:
+                raise ImageError(f"the image is on {target.path} itself", "name an image file")
 
 
 def _map(source: ImageSource, map_file: Path | None, no_bmap: bool) -> BlockMap:
@@ -143,11 +124,6 @@ def _map(source: ImageSource, map_file: Path | None, no_bmap: bool) -> BlockMap:
 
 
 def _confirm(target: Disk, source: ImageSource, block_map: BlockMap) -> None:
-    if not sys.stdin.isatty():
-        raise UsageError(
-            "nobody is there to confirm (standard input is no terminal)",
-            "run it in a terminal, or with --yes and --serial",
-        )
     click.echo(_line(target), err=True)
     click.echo(
         f"All of it will be lost: {source.path.name} goes there "
@@ -201,6 +177,25 @@ def _size(count: int) -> str:
     return f"{count / 1e9:,.1f} GB" if count >= 10**9 else f"{count / 1e6:,.1f} MB"
 
 
-def _interrupt(_signal: int, _frame: FrameType | None) -> None:
-    """Turn SIGTERM into what Ctrl-C does, so that the person is told of the card."""
-    raise KeyboardInterrupt
+def _tell_interrupted(meter: Meter) -> None:
+    state = "was written but not verified" if meter.stage == "verifying" else "is not usable"
+    meter.close()
+    click.echo(f"interrupted: the card {state}; flash it again", err=True)
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP do what Ctrl-C does, so that the person is told of the card."""
+
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {s: signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGHUP)}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:  # as nohup wants
+            signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
