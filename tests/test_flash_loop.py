@@ -345,7 +345,10 @@ def test_with_its_serial_number_nobody_is_asked(tmp_path, loop, run_flash, numbe
     assert Path(device.path).read_bytes()[:MIB] == NOISE
 
 
-def test_an_interrupted_flash_tells_of_the_card(tmp_path, loop, run_flash, numbered, monkeypatch):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupted_flash_tells_of_the_card(
+    tmp_path, loop, run_flash, numbered, monkeypatch, number
+):
     image, device = write_image(tmp_path / "a.img", 8 * MIB, 0, 6), loop(8 * MIB)
     device.file.write_bytes(b"\xee" * (8 * MIB))
     numbered("A1B2", device)
@@ -355,12 +358,14 @@ def test_an_interrupted_flash_tells_of_the_card(tmp_path, loop, run_flash, numbe
         sync(card)
         calls.append(card)
         if len(calls) == 2:  # all but the partition table is there
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), number)
 
     monkeypatch.setattr(BlockCard, "sync", interrupted)
+    before = signal.getsignal(number)
     code, _, said = run_flash(image, device.path, "--yes", "--serial", "A1B2")
     assert (code, "interrupted: the card is not usable" in said) == (130, True)
     assert Path(device.path).read_bytes()[:MIB] == bytes(MIB)
+    assert signal.getsignal(number) is before
 
 
 def test_a_card_that_is_exchanged_while_the_person_thinks_is_not_written(
