@@ -97,6 +97,7 @@ class Ear:
         heard: Set whenever something came.
         device: Id of the first device that said it is online; empty before.
         status: What it said.
+        online: Whether the last word of it, or of the broker, was that it is there.
         answers: Results that workers sent to it.
         counters: Its latest counters.
 
@@ -113,6 +114,7 @@ class Ear:
             raise MissingExtraError("paho-mqtt", "demo", "hearing the device") from None
         self.heard = threading.Event()
         self.device = ""
+        self.online = False
         self.status: dict[str, Any] = {}
         self.counters: dict[str, Any] = {}
         self.answers = 0
@@ -136,8 +138,11 @@ class Ear:
         if kept:
             return  # what the broker remembers was said before we listened
         device, kind = topic.split("/")[2:4]
-        if kind == "status" and (status := _object(payload)).get("state") == "online":
-            self.device, self.status = self.device or device, status
+        if kind == "status":
+            status = _object(payload)
+            self.online = status.get("state") == "online"
+            if self.online:
+                self.device, self.status = self.device or device, status
         elif kind == "state":
             self.counters = _object(payload).get("counters", {})
         elif kind == "results":

@@ -1,0 +1,185 @@
+"""An image booted in QEMU for tests: its broker and worker on this machine, a shell inside."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from boards.image.answer import Ear
+from boards.image.boot import Guest, start, unpack_xz
+from boards.image.partitions import partitions
+from boards.image.shell import Shell, free_port, make_key
+from boards.image.tool import call
+from boards.payload.settings import FILE, Settings
+from tests.mosquitto import Mosquitto
+
+__all__ = ["ASSETS", "BUNDLE", "Board", "build", "emulated", "reach", "settings_text"]
+
+ASSETS = Path(__file__).parents[1] / "edge_kit/demo/assets"
+BUNDLE = ASSETS / "clothing.ekb"
+BOOT_S = 900
+_CONFIG = """
+[system]
+hostname = "cam-{serial}"
+timezone = "Europe/Lisbon"
+"""
+_RUN = """
+[run]
+source = "/var/lib/edge-kit/photos"
+broker = "mqtt://10.0.2.2:1883"
+linger = 120
+json = true
+"""
+_PROGRAM = "import sys; from cloud_kit.cli import main; sys.exit(main())"
+
+
+def settings_text(key: str = "", port: int = 1883, **run: object) -> str:
+    """The device's settings: with an SSH key, the broker's port and more keys of ``[run]``."""
+    text = _CONFIG + (f'ssh_keys = ["{key}"]\n' if key else "") + _RUN.replace("1883", str(port))
+    text += "".join(f"{name} = {json.dumps(value)}\n" for name, value in run.items())
+    return Settings.parse(text).whole()
+
+
+def build(folder: Path, *more: str) -> Path:
+    """Build the image for Raspberry Pi 3 with the shipped bundle and photos."""
+    folder.mkdir(exist_ok=True)
+    (folder / "device.toml").write_text(settings_text())
+    out = folder / "edge.img.xz"
+    command = [sys.executable, "-m", "edge_kit.cli", "image", "build", "--board", "pi3"]
+    command += ["--bundle", str(BUNDLE), "--config", str(folder / "device.toml")]
+    command += ["--photos", str(ASSETS / "photos"), "--out", str(out), *more]
+    subprocess.run(command, check=True)
+    return out
+
+
+@dataclass
+class Board:
+    """A booted image.
+
+    Attributes:
+        guest: The emulator.
+        shell: Root on it.
+        ear: Hears what it says to the broker.
+    """
+
+    guest: Guest
+    shell: Shell
+    ear: Ear
+
+    def until(self, happened: Callable[[], bool], what: str, within_s: float = BOOT_S) -> None:
+        """Wait for something; a guest that died, or said nothing of it in time, fails the test."""
+        deadline = time.monotonic() + within_s
+        while not happened():
+            self.guest.check()
+            assert time.monotonic() < deadline, (
+                f"not in time: {what}\n{self.guest.console()[-3000:]}"
+            )
+            self.ear.heard.wait(1)
+            self.ear.heard.clear()
+
+    def show(self, unit: str, *names: str) -> dict[str, str]:
+        """Properties of a unit, as systemd tells them."""
+        told = self.shell.run(f"systemctl show {unit} -p {','.join(names)}")
+        return dict(line.split("=", 1) for line in told.splitlines())
+
+    def finished(self) -> bool:
+        """Whether the service has seen all photos and ended."""
+        if self.ear.online:
+            return False  # each login costs an emulated board seconds
+        state = self.show("edge-kit", "ActiveState", "Result", "NRestarts")
+        assert state["Result"] == "success" and state["NRestarts"] == "0", state
+        return state["ActiveState"] == "inactive"
+
+    def lines(self, since: str = "") -> list[dict[str, Any]]:
+        """What the service wrote to the journal: a result a line, then the summary."""
+        after = f"--after-cursor='{since}'" if since else ""
+        told = self.shell.run(f"journalctl -u edge-kit -o cat --no-pager {after}")
+        return [json.loads(line) for line in told.splitlines() if line.startswith("{")]
+
+    def cursor(self) -> str:
+        """Where the service's journal ends now."""
+        told = self.shell.run("journalctl -u edge-kit -n 1 -o cat --show-cursor --no-pager")
+        return told.rsplit("-- cursor: ", 1)[1].strip()
+
+    def written(self) -> dict[str, int]:
+        """Bytes that the card's partitions took since the boot, by mount point."""
+        told = self.shell.run(
+            "sync; lsblk -rno NAME,MOUNTPOINT | while read -r name place; do "
+            '[ -z "$place" ] || echo "$place $(cat /sys/class/block/$name/stat)"; done'
+        )
+        rows = [line.split() for line in told.splitlines()]
+        return {row[0]: 512 * int(row[7]) for row in rows}
+
+    def configure(self, **run: object) -> None:
+        """Change keys of ``[run]`` on the boot partition, and take them as a boot would."""
+        place = f"/boot/firmware/{FILE}"
+        settings = Settings.parse(self.shell.run(f"cat {place}"))
+        changed = replace(settings, run={**settings.run, **run})
+        self.shell.run(f"cat > {place}", stdin=changed.whole())
+        self.shell.run("systemctl restart edge-kit-firstboot", timeout_s=300)
+
+
+@contextmanager
+def worker(port: int) -> Iterator[None]:
+    """A worker on this machine."""
+    command = [sys.executable, "-c", _PROGRAM, "worker", "--bundle", str(BUNDLE)]
+    command += ["--broker", f"mqtt://127.0.0.1:{port}"]
+    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        child.terminate()
+        child.wait(30)
+
+
+def reach(shell: Shell) -> Callable[[], bool]:
+    """Whether SSH lets us in by now."""
+
+    def try_it() -> bool:
+        done = subprocess.run(
+            [*shell.command(), "true"], capture_output=True, timeout=120, check=False
+        )
+        return done.returncode == 0
+
+    return try_it
+
+
+@contextmanager
+def emulated(
+    image: Path, machine: str, folder: Path, broker: Mosquitto, **run: object
+) -> Iterator[Board]:
+    """Boot a copy of an image whose device uses `broker`, and wait until its shell answers.
+
+    Args:
+        image: Compressed; it stays as it is.
+        machine: QEMU's.
+        folder: An empty directory.
+        broker: On this machine.
+        run: More keys of ``[run]``.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    raw, port = folder / "raw.img", free_port()
+    unpack_xz(image, raw)
+    shell = Shell(port, folder / "key")
+    text = settings_text(make_key(shell.key), broker.port, **run)
+    (folder / FILE).write_text(text)
+    call(["mcopy", "-o", "-i", f"{raw}@@{partitions(raw)[0].start}", folder / FILE, "::/"])
+    ear = Ear(broker.port)
+    try:
+        with (
+            worker(broker.port),
+            start(raw, machine, print, log=folder / "console.log", ssh=port, journal=True) as guest,
+        ):
+            board = Board(guest, shell, ear)
+            board.until(lambda: bool(ear.device), "the device is online")
+            board.until(reach(shell), "SSH lets us in")
+            yield board
+    finally:
+        ear.close()
