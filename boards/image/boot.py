@@ -99,7 +99,8 @@ class Guest:
         line = command_line(boot_files(self._disk, work, kind.tree), kind.console)
         line += " systemd.journald.forward_to_console=1" if self._journal else ""
         blanks = {"disk": self._disk, "network": self._network}
-        command = [need("qemu-system-aarch64")]
+        # Who ends without a word, killed say, takes the emulator along.
+        command = [need("setpriv"), "--pdeathsig", "KILL", need("qemu-system-aarch64")]
         command += [word.format_map(blanks) for word in kind.options]
         command += ["-kernel", str(work / "vmlinuz"), "-initrd", str(work / "initrd.img")]
         command += ["-append", line, "-display", "none", "-monitor", "none", "-no-reboot"]

@@ -37,6 +37,7 @@ _PACKAGES = {
     "newuidmap": "uidmap",
     "qemu-aarch64-static": "qemu-user-static",
     "qemu-system-aarch64": "qemu-system-arm",
+    "setpriv": "util-linux",
     "sfdisk": "fdisk",
     "ssh": "openssh-client",
     "ssh-keygen": "openssh-client",
