@@ -10,6 +10,8 @@ from edge_kit import __version__
 from edge_kit import cli as cli_module
 from edge_kit.cli import cli, run_group
 from edge_kit.errors import SpoolError
+from tests.labelled import add_reference
+from tests.tiny import make_bundle
 
 
 def test_help_lists_every_command_without_importing_them():
@@ -96,6 +98,10 @@ def test_bundle_show_verify_and_pack(tiny_bundle, tmp_path, capsys):
     assert run_group(cli, "edge-kit", ["bundle", "show", root]) == 0
     shown = capsys.readouterr().out
     assert "tiny, model " in shown and "red, green, blue" in shown and "end/any.onnx" in shown
+    assert "reference set" not in shown
+    labelled = add_reference(make_bundle(tmp_path / "labelled"))
+    assert run_group(cli, "edge-kit", ["bundle", "show", str(labelled.root)]) == 0
+    assert "reference set: 3 labelled photos of the test split, set " in capsys.readouterr().out
     packed = tmp_path / "tiny.ekb"
     assert run_group(cli, "edge-kit", ["bundle", "pack", root, str(packed)]) == 0
     assert packed.stat().st_size > 0

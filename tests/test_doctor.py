@@ -28,6 +28,8 @@ from edge_kit.errors import ConfigError, LinkError
 from edge_kit.link import Disconnected, MemoryBroker, MemoryLink
 from edge_kit.link.address import BrokerAddress
 from edge_kit.link.mqtt import MqttLink
+from edge_kit.reference import INDEX
+from tests.labelled import add_files, add_reference
 from tests.mosquitto import free_port
 from tests.tiny import make_bundle
 
@@ -148,7 +150,18 @@ def test_a_sound_bundle_runs(tmp_path):
     found = list(check_bundle(tmp_path / "b"))
     assert [c.ok for c in found] == [True, True]
     assert "tiny, 3 classes" in found[0].detail
+    assert found[0].detail.endswith("no labelled photos")
     assert "ms a frame" in found[1].detail
+
+
+def test_labelled_photos_are_told_and_a_broken_index_fails(tmp_path):
+    bundle = add_reference(make_bundle(tmp_path / "b"))
+    (check, *_) = check_bundle(bundle.root)
+    assert check.detail.endswith("3 labelled photos of the test split")
+    add_files(bundle, {INDEX: b"{"})
+    (check,) = check_bundle(bundle.root)
+    assert check.ok is False
+    assert "photos.json" in check.detail and check.hint == "export it again"
 
 
 def test_a_tampered_bundle_fails(tmp_path):

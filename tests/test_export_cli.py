@@ -21,6 +21,7 @@ from edge_kit.errors import (  # noqa: E402
     UsageError,
 )
 from edge_kit.preprocess import Preprocessor  # noqa: E402
+from edge_kit.reference import INDEX, read_reference  # noqa: E402
 from edge_kit.sources.photo import read_photo  # noqa: E402
 from exporters.cli import calibrate, export  # noqa: E402
 from exporters.config import ExportConfig  # noqa: E402
@@ -92,6 +93,16 @@ def test_export_writes_a_sound_bundle(answer, folder):
     assert "report.html" in manifest.files
 
 
+def test_the_bundle_carries_test_photos_that_nothing_was_fitted_on(answer, folder):
+    bundle = Bundle.open(folder / "bundle")
+    named = json.loads((bundle.root / INDEX).read_text(encoding="utf-8"))["photos"]
+    assert len(named) == 72 and all(row["name"].startswith("test/") for row in named)
+    labelled = read_reference(bundle)
+    for photo, row in zip(labelled.photos, named, strict=True):
+        assert row["name"].split("/")[1] == bundle.manifest.classes[photo.label]
+        assert read_photo(photo.path).shape == (shapes.SIZE, shapes.SIZE, 3)
+
+
 def test_the_model_survives_the_split(answer):
     accuracy = answer["test"]["accuracy"]
     assert accuracy["full"]["value"] > 0.9
@@ -135,8 +146,11 @@ def reused(watch: Silent) -> set[str]:
 def test_a_second_run_reuses_every_stage_and_answers_the_same(answer, folder):
     before = Bundle.open(folder / "bundle").manifest
     watch = Silent()
-    result = run_export(config_of(folder), watch)
-    assert reused(watch) == STAGES
+    result = run_export(config_of(folder, reference_photos=6), watch)
+    assert reused(watch) == STAGES  # the photos that come along are no stage's input
+    labelled = read_reference(result.bundle)
+    assert [p.label for p in labelled.photos] == [0, 0, 1, 1, 2, 2]
+    assert result.bundle.manifest.engines == before.engines
     assert result.bundle.manifest.model_hash == before.model_hash
     assert result.bundle.manifest.exit == before.exit
     photos = sorted((folder / "data" / "test" / "circle").iterdir())

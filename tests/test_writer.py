@@ -71,6 +71,7 @@ def test_a_bundle_holds_what_it_was_given(tmp_path, files):
         [files[0].with_figures(top1=0.9), files[1]],
         curve=[CurvePoint(0.1, 0.5, 0.9, 300.0)],
         selftest=PIXELS,
+        reference={"reference/photos/red/000.jpg": b"red"},
         extra={"report.html": page, "notes.txt": b"hello"},
         figures={"gates": []},
     )
@@ -78,7 +79,9 @@ def test_a_bundle_holds_what_it_was_given(tmp_path, files):
     assert manifest == bundle.manifest
     assert manifest.exit == ExitRule(0.4, 1.5)
     assert manifest.engines[0].figures == {"top1": 0.9}
-    assert set(manifest.files) == {"labels.txt", SELFTEST, "report.html", "notes.txt"}
+    red = "reference/photos/red/000.jpg"
+    assert set(manifest.files) == {"labels.txt", SELFTEST, red, "report.html", "notes.txt"}
+    assert (bundle.root / red).read_bytes() == b"red"
     assert (bundle.root / "labels.txt").read_text() == "red\ngreen\nblue\n"
     assert (bundle.root / "report.html").read_text() == "<p>report</p>"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["bundle", "made", "page.html"]
