@@ -281,6 +281,7 @@ def test_the_serial_is_the_firmwares_or_from_the_machine_id(tmp_path):
         ("[tls]\nenroll = 'https://est.lan/est'", "no address such as"),
         ("[secrets]\nenroll_user = 'u'\nenroll_password = 'p'", "names no server"),
         ("[tls]\nenroll = 'https://e/.well-known/est'\n[secrets]\nenroll_user = 'u'", "together"),
+        ("[tls]\nenroll = 'https://e/.well-known/est'\n[run]\nbroker = 'mqtt://b'", "mqtts"),
         ("[system]\nntp = ['a b']", "no host name and no address"),
         ("[run]\npassword = 'x'", "set by the first boot"),
         ("[run]\nfps = {a = 1}", "should be a text"),

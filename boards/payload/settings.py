@@ -208,6 +208,9 @@ class Settings:
                 f"tls.enroll {self.enroll!r} is no address such as "
                 "https://est.example/.well-known/est"
             )
+        broker = str(self.run.get("broker", "mqtts:"))
+        if self.enroll and not broker.startswith("mqtts:"):
+            raise SettingsError(f"tls.enroll is for a broker at mqtts://…, not {broker!r}")
         if (self.enroll_user or self.enroll_password) and not self.enroll:
             raise SettingsError("secrets.enroll_… is given, and tls.enroll names no server")
         if bool(self.enroll_user) != bool(self.enroll_password) or ":" in self.enroll_user:
