@@ -224,7 +224,7 @@ def _unpack(file: Path, cache: Path) -> Path:
     except OSError as error:
         raise BundleError(
             f"cannot unpack {file} into {cache}: {error.strerror or error}",
-            "check the free space and who may write there, or unpack it yourself (it is a zip file)",
+            "check the free space and who may write there, or unpack it yourself (a zip file)",
         ) from None
     finally:
         if work is not None:
