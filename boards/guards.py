@@ -36,6 +36,8 @@ _MEMBERS = {
 _SILENT = {"zfs_member": "ZFS", "ceph_bluestore": "Ceph", "bcachefs": "bcachefs",
            "bcache": "bcache", "drbd": "DRBD", "oracleasm": "Oracle ASM"}  # fmt: skip
 _POOLED = ("btrfs", "bcachefs")
+# Where live systems mount their medium and what is on it.
+_LIVE = ("/cdrom", "/run/live", "/run/initramfs")
 _EMMC_EXTRA = re.compile(r"mmcblk\d+(boot\d+|rpmb|gp\d+)$")
 
 
@@ -140,8 +142,7 @@ def _system_disks(disks: tuple[Disk, ...]) -> set[str]:
 
 def _is_system(disk: Disk) -> bool:
     return any(
-        m in ("/", "/usr", "/nix/store", "/sysroot", "/cdrom")
-        or m.startswith(("/boot", "/efi", "/run/live", "/run/initramfs"))
+        m in ("/", "/usr", "/nix/store", "/sysroot") or m.startswith(("/boot", "/efi", *_LIVE))
         for m in disk.mounts
     )
 
@@ -175,8 +176,9 @@ def _unlike_a_card(target: Disk, disks: tuple[Disk, ...]) -> Iterator[Objection]
         yield Objection("large", f"is larger than cards are ({target.size / 1e9:,.0f} GB)", True)
     if members := sorted({m for d in target.everything() if (m := _member(d.filesystem))}):
         yield Objection("member", f"is a member of {', '.join(members)}", True)
-    if not any("/" in d.mounts for d in walk(disks)):
+    if not any(m == "/" or m.startswith(_LIVE) for d in walk(disks) for m in d.mounts):
         # In a container, or with / on ZFS or on the network, no disk shows what it is used for.
+        # A live system's / is on no disk either, but what it stands on shows.
         yield Objection(
             "blind", "cannot be told from the system disk, since / is on no disk seen here", True
         )

@@ -1,7 +1,6 @@
 """What lsblk says on many machines: a small language for trees, and the dialects of its versions.
 
-The trees were written after what lsblk prints on such machines; `tests/data/lsblk` holds answers
-that were recorded as they came.
+For what cannot be recorded here. `tests/recorded.py` reads what machines really said.
 """
 
 from __future__ import annotations
