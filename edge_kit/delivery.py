@@ -16,7 +16,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from numpy.typing import NDArray
@@ -53,7 +53,7 @@ class Sample:
     header: FeatureHeader
     features: NDArray[Any]
     result: Result
-    ticks: float
+    ticks: float = field(default_factory=time.monotonic)
 
 
 class Outbox:
@@ -230,12 +230,8 @@ class Outbox:
             payload = FeatureMessage(
                 replace(sample.header, sample=number), sample.features
             ).encode()
-            result = replace(
-                self._aged(sample),
-                sample=number.hex(),
-                status="provisional",
-                bytes_sent=len(payload),
-            )
+            result = replace(self._aged(sample), sample=number.hex(), status="provisional")
+            result = replace(result, bytes_sent=len(payload))
             rows.append(Row(number, payload, result.encode()))
             results.append(result)
         return rows, results
@@ -332,7 +328,9 @@ class Outbox:
         return self._stored(row)
 
     def _stored(self, row: Row) -> Result:
-        stored = stored_result(row.sample, row.provisional, row.payload, self._classes)
+        stored = stored_result(
+            row.sample, row.provisional, row.payload, self._classes, row.stored_at
+        )
         return replace(stored, latency_ms=stored.latency_ms + row.age_s * 1e3)
 
     def _aged(self, sample: Sample) -> Result:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from edge_kit.errors import DecodeError
@@ -13,6 +13,8 @@ from edge_kit.wire import split_features
 __all__ = ["SCHEMA", "Result", "stored_result"]
 
 SCHEMA = 1
+# Time passes between a capture and its place in the spool; more than this is a clock that was set.
+_CLOCK_STEP_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,9 @@ class Result:
             raise ValueError(f"no result: {error!r}") from None
 
 
-def stored_result(sample: bytes, text: str, payload: bytes, classes: Sequence[str]) -> Result:
+def stored_result(
+    sample: bytes, text: str, payload: bytes, classes: Sequence[str], stored_at: float = 0.0
+) -> Result:
     """Return the device's own answer to a spooled sample.
 
     A line that another version wrote, or that a card damaged, must not stop the samples behind it:
@@ -124,9 +128,10 @@ def stored_result(sample: bytes, text: str, payload: bytes, classes: Sequence[st
         text: What `Result.encode` wrote.
         payload: The encoded feature message.
         classes: Class names of the bundle in use.
+        stored_at: Unix time at which it was stored, by a clock that was set; 0 when unknown.
     """
     try:
-        return Result.decode(text)
+        return _dated(Result.decode(text), stored_at)
     except ValueError:
         pass
     label, entropy, captured_at = 0, 1.0, 0.0
@@ -149,3 +154,11 @@ def stored_result(sample: bytes, text: str, payload: bytes, classes: Sequence[st
         status="provisional",
         bytes_sent=len(payload),
     )
+
+
+def _dated(result: Result, stored_at: float) -> Result:
+    """Correct a capture time that was stamped before the clock was set."""
+    captured_at = stored_at - result.latency_ms / 1e3
+    if not stored_at or abs(captured_at - result.captured_at) < _CLOCK_STEP_S:
+        return result
+    return replace(result, captured_at=captured_at)

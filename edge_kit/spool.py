@@ -54,12 +54,14 @@ class Row:
         payload: The encoded message.
         provisional: The device's own answer, as whoever added it wrote it.
         age_s: Seconds since it was stored; 0 in what is about to be.
+        stored_at: Unix time of that; 0 while no trusted clock has told it.
     """
 
     sample: bytes
     payload: bytes
     provisional: str
     age_s: float = field(default=0.0, compare=False)
+    stored_at: float = field(default=0.0, compare=False)
 
 
 class Spool:
@@ -135,13 +137,13 @@ class Spool:
         if sample not in self:
             return None
         found = self._file.query(
-            "SELECT payload, provisional FROM sample WHERE seq = ?", (self._seq(sample),)
+            "SELECT payload, provisional, stored_at FROM sample WHERE seq = ?", (self._seq(sample),)
         )
         if not found:
             return None
-        payload, provisional = found[0]
+        payload, provisional, stored_at = found[0]
         age = self._monotonic() - self._index[int.from_bytes(sample[4:], "little")][1]
-        return Row(sample, payload, provisional, age)
+        return Row(sample, payload, provisional, age, stored_at)
 
     def is_ours(self, sample: bytes) -> bool:
         """Tell whether this spool ever gave out the id."""

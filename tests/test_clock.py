@@ -105,14 +105,16 @@ def test_the_file_is_the_one_that_timesyncd_makes():
 
 
 def test_ages_of_answers_survive_a_clock_that_is_set_meanwhile(tmp_path):
-    rig = Rig(tmp_path / "spool.db")
+    rig = Rig(tmp_path / "spool.db", dated=False)
     rig.wall.now = UNSET
     rig.connect()
     rig.box.submit([doubtful()])  # captured one second ago
     (message,) = rig.received()
     rig.wall.now = SET
     rig.clock.now += 2
+    rig.spool.clock_was_set()
     rig.answer(message)
+    assert rig.out[0].captured_at == 1_000_000.0 and rig.out[1].captured_at == SET - 3
     assert [r.latency_ms for r in rig.out] == [pytest.approx(1000), pytest.approx(3000)]
     rig.spool.close()
 
