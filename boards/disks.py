@@ -30,8 +30,6 @@ class Disk:
         kind: lsblk's TYPE: ``disk``, ``part``, ``loop``, ``crypt``, ``lvm``, ``raid1``, ...
         size: Bytes; 0 for a card reader without a card.
         read_only: Whether the kernel refuses to write.
-        removable: The medium can be taken out (RM).
-        hotplug: The device can be taken off (HOTPLUG).
         bus: TRAN: ``usb``, ``mmc``, ``sata``, ``nvme``, ...; empty where unknown.
         model: Maker and model; may be empty.
         serial: Serial number; may be empty.
@@ -42,6 +40,7 @@ class Disk:
         uuid: The file system's id; may be empty.
         mounts: Where it is mounted; ``[SWAP]`` for swap in use.
         busy: The kernel does not give it away exclusively: something uses it.
+        card: On the MMC bus, ``SD`` or ``MMC`` (soldered); empty elsewhere or when not known.
         writers: Processes that hold it open for writing, as far as can be seen.
         children: What stands on it: partitions, mappings, arrays.
     """
@@ -51,8 +50,6 @@ class Disk:
     kind: str
     size: int
     read_only: bool
-    removable: bool
-    hotplug: bool
     bus: str
     model: str
     serial: str
@@ -63,6 +60,7 @@ class Disk:
     uuid: str
     mounts: tuple[str, ...]
     busy: bool
+    card: str
     writers: tuple[str, ...]
     children: tuple[Disk, ...]
 
@@ -139,8 +137,6 @@ def _disk(row: Mapping[str, Any], depth: int = 0) -> Disk:
         kind=row["type"],
         size=int(row["size"] or 0),
         read_only=_flag(row, "ro"),
-        removable=_flag(row, "rm"),
-        hotplug=_flag(row, "hotplug"),
         # lsblk before 2.39 knows no transport of SD cards.
         bus=bus or ("mmc" if name.startswith("mmcblk") else ""),
         model=_model(row),
@@ -152,6 +148,7 @@ def _disk(row: Mapping[str, Any], depth: int = 0) -> Disk:
         uuid=_text(row, "uuid"),
         mounts=_mounts(row),
         busy=False,
+        card="",
         writers=(),
         children=tuple(_disk(child, depth + 1) for child in row.get("children") or ()),
     )

@@ -167,10 +167,11 @@ def _unfit(target: Disk, need: int, loop: bool) -> Iterator[Objection]:
 
 
 def _unlike_a_card(target: Disk, disks: tuple[Disk, ...]) -> Iterator[Objection]:
-    if target.bus not in _BUSES or not (target.removable or target.hotplug):
+    # Not by lsblk's RM and HOTPLUG: cards and USB disks have neither, or either, by its version.
+    if target.bus not in _BUSES:
         bus = target.bus or "an unknown bus"
         yield Objection("fixed", f"is no removable medium (it is on {bus})", True)
-    elif any(d.name == f"{target.name}boot0" for d in walk(disks)):
+    elif target.card == "MMC" or any(d.name == f"{target.name}boot0" for d in walk(disks)):
         yield Objection("emmc", "is flash memory soldered to this board, not a card", True)
     if target.size > LARGEST:
         yield Objection("large", f"is larger than cards are ({target.size / 1e9:,.0f} GB)", True)

@@ -25,6 +25,7 @@ from edge_kit.errors import ImageError
 __all__ = ["Reading", "disks_of", "parse_blkid", "read_disks", "take_reading"]
 
 _TIMEOUT_S = 30
+_BLOCK = Path("/sys/block")
 LSBLK = ("lsblk", "--json", "--bytes", "--output-all")
 _BLKID = ("blkid", "--probe", "--output", "export")
 # Optical and floppy drives are no targets, and opening one starts its motor.
@@ -41,6 +42,7 @@ class Reading:
         busy: Kernel names of devices that cannot be opened exclusively.
         loops: Kernel name of each loop device in use, and the file or device behind it.
         writers: Path of a device, and the processes that hold it open for writing.
+        cards: Kernel name of each device on the MMC bus, and its type: ``SD`` or ``MMC``.
     """
 
     lsblk: str
@@ -48,6 +50,7 @@ class Reading:
     busy: tuple[str, ...]
     loops: dict[str, str]
     writers: dict[str, tuple[str, ...]]
+    cards: dict[str, str]
 
     def encode(self) -> dict[str, Any]:
         """Return plain JSON; of lsblk's answer only white space and double keys are lost."""
@@ -80,8 +83,9 @@ def take_reading() -> Reading:
         lsblk=text,
         blkid={p: _blkid(p) for p, d in devices.items() if _is_blank(d)},
         busy=tuple(d.name for d in devices.values() if _is_busy(d)),
-        loops=dict(_loops(Path("/sys/block"))),
+        loops=dict(_facts("loop*/loop/backing_file")),
         writers=_writers(Path("/proc"), set(devices)),
+        cards=dict(_facts("mmcblk*/device/type")),
     )
 
 
@@ -104,6 +108,7 @@ def disks_of(reading: Reading) -> tuple[Disk, ...]:
         known = replace(
             disk,
             busy=disk.name in reading.busy,
+            card=reading.cards.get(disk.name, ""),
             writers=tuple(reading.writers.get(disk.path, ())),
             children=(*map(add, disk.children), *held),
         )
@@ -180,10 +185,12 @@ def _is_busy(disk: Disk) -> bool:
     return False
 
 
-def _loops(block: Path) -> Iterator[tuple[str, str]]:
-    for file in sorted(block.glob("loop*/loop/backing_file")):
+def _facts(pattern: str) -> Iterator[tuple[str, str]]:
+    """Yield names of block devices and what the kernel says of each in one file."""
+    for file in sorted(_BLOCK.glob(pattern)):
         try:
-            yield file.parts[-3], file.read_text(encoding="utf-8", errors="replace").strip()
+            name = file.relative_to(_BLOCK).parts[0]
+            yield name, file.read_text(encoding="utf-8", errors="replace").strip()
         except OSError:
             continue  # given back meanwhile
 

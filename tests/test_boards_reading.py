@@ -14,13 +14,15 @@ from boards.disks import find
 from boards.guards import may_flash, objections
 from boards.reading import Reading, disks_of, parse_blkid, read_disks, take_reading
 from edge_kit.errors import ImageError
-from tests.lsblk import GB, disk, modern, on, part, usb
+from tests.lsblk import GB, disk, modern, on, part, sd, usb
 
 PC = disk("sda", 500 * GB, part("sda1", at="/"))
 
 
-def reading(*nodes, blkid=(), busy=(), loops=(), writers=()) -> Reading:
-    return Reading(modern([PC, *nodes]), dict(blkid), tuple(busy), dict(loops), dict(writers))
+def reading(*nodes, blkid=(), busy=(), loops=(), writers=(), cards=()) -> Reading:
+    return Reading(
+        modern([PC, *nodes]), dict(blkid), tuple(busy), dict(loops), dict(writers), dict(cards)
+    )
 
 
 def codes(said: Reading, name: str) -> list[str]:
@@ -73,9 +75,17 @@ def test_busy_and_written_devices_are_refused_with_all_below(name):
     assert codes(reading(mounted, busy=[name]), "sdb") == ["mounted"]
 
 
+@pytest.mark.parametrize(("kind", "code"), [("SD", []), ("MMC", ["emmc"]), ("", [])])
+def test_soldered_memory_is_told_from_a_card_by_the_kernels_word(kind, code):
+    said = reading(sd("mmcblk0", 32 * GB, hotplug=0), cards=[("mmcblk0", kind)] if kind else ())
+    disks = disks_of(said)
+    assert [o.code for o in objections(find(disks, "mmcblk0"), disks)] == code
+
+
 def test_a_reading_can_be_written_down():
     said = reading(usb(), blkid=[("/dev/sdb", "TYPE=x\n")], busy=["sda"],
-                   loops=[("loop0", "/a")], writers=[("/dev/sdb", ("dd (8)",))])  # fmt: skip
+                   loops=[("loop0", "/a")], writers=[("/dev/sdb", ("dd (8)",))],
+                   cards=[("mmcblk0", "SD")])  # fmt: skip
     text = json.dumps(said.encode())
     assert disks_of(Reading.decode(json.loads(text))) == disks_of(said)
 
