@@ -245,6 +245,37 @@ def test_nothing_is_written_but_what_was_asked_for(tmp_path):
     assert {p: p.stat().st_mtime_ns for p in sorted(bundle.root.rglob("*"))} == before
 
 
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("conditions", "marks"), 5),
+        (("conditions", "marks"), None),
+        (("conditions", "marks"), "throttled"),
+        (("conditions",), 5),
+        (("inference_ms", "p50"), float("nan")),
+        (("inference_ms", "p50"), float("inf")),
+        (("inference_ms", "p50"), -1.0),
+        (("inference_ms", "count"), 0),
+        (("top1", "right"), 4),
+        (("top1", "total"), 0),
+        (("top1_answers",), [0]),
+        (("top1",), None),
+        (("configuration", "threads"), 1e999),
+    ],
+)
+def test_a_senseless_value_is_refused(report, tmp_path, capsys, place, value):
+    data = copy.deepcopy(report.to_json())
+    at = data["measurements"][0]
+    for key in place[:-1]:
+        at = at[key]
+    at[place[-1]] = value
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.json").write_text(json.dumps(data), encoding="utf-8")
+    assert call("compare", tmp_path / "a.json", tmp_path / "b.json") == 2
+    said = capsys.readouterr().err
+    assert "a.json is damaged" in said and len(said.splitlines()) == 1
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: (

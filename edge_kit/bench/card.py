@@ -129,8 +129,8 @@ def _notes_on(m: Measurement) -> list[str]:
         said.append(f"stages of {which}, {m.pipeline.source}, median ms: {stages}")
     if m.reference is not None and m.reference.right < m.reference.total:
         said.append(
-            f"{which}: {m.reference.right} of {m.reference.total} reference photos are answered "
-            "as at the export"
+            f"{which}: {m.reference.right} of {m.reference.total} photos of the self-test are "
+            "answered as at the export"
         )
     return said
 

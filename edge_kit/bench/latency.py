@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -69,7 +70,10 @@ class Latency:
             KeyError, TypeError, ValueError: A field is missing or makes no sense.
         """
         names = ("min", "p50", "p90", "p99", "max", "mean", "std")
-        return cls(int(data["count"]), *(float(data[name]) for name in names))
+        count, times = int(data["count"]), [float(data[name]) for name in names]
+        if count < 1 or not all(0 <= t < math.inf for t in times):
+            raise ValueError(f"{count} calls of {times} ms make no distribution")
+        return cls(count, *times)
 
 
 class TimedEngine:

@@ -209,7 +209,9 @@ class Measurement:
         Raises:
             KeyError, TypeError, ValueError: A field is missing or makes no sense.
         """
-        layers = data["layers"]
+        layers, conditions = data["layers"], dict(data["conditions"])
+        if not isinstance(conditions.get("marks", []), list):
+            raise TypeError(f"marks {conditions['marks']!r} are no list")
         labelled = _maybe(data.get("top1_set"), LabelledSet.from_json)
         answers = tuple(int(v) for v in data.get("top1_answers", ()))
         if len(answers) != (0 if labelled is None else len(labelled.labels)):
@@ -237,7 +239,7 @@ class Measurement:
             layers=None if layers is None else tuple(map(_layer, layers)),
             top1_set=labelled,
             top1_answers=answers,
-            conditions=dict(data["conditions"]),
+            conditions=conditions,
             skipped=tuple(str(v) for v in data.get("skipped", ())),
             clock_us=_maybe(data.get("clock_us"), float),
         )
