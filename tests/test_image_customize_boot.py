@@ -31,6 +31,8 @@ STOCK = {
     "bookworm": os.environ.get("STOCK_BOOKWORM"),
     "trixie": os.environ.get("STOCK_TRIXIE"),
 }
+# Three boots, with the payload unpacked in between; a machine with other work takes long.
+_BOOT_S = 2400
 CONFIG = """
 [system]
 hostname = "cam-{{serial}}"
@@ -88,7 +90,7 @@ def customized(
         ):
             out.unlink()
             board = Board(guest, shell, ear)
-            board.until(reach(shell), "SSH lets us in")
+            board.until(reach(shell), "SSH lets us in", _BOOT_S)
             yield board
     finally:
         ear.close()
@@ -103,7 +105,7 @@ def test_a_customized_system_installs_itself_and_serves(
 ):
     """Bookworm restarts once for its own first start, and both once for ours."""
     with customized(stock(codename), tmp_path, make_mosquitto(), engine) as board:
-        board.until(lambda: board.ear.answers >= 5, "five answers of the worker")
+        board.until(lambda: board.ear.answers >= 5, "five answers of the worker", _BOOT_S)
         assert board.guest.restarts == restarts
         assert board.ear.status["engine"] == engine
         assert re.fullmatch("edge-[0-9a-f]{16}", board.ear.device)
