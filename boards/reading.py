@@ -43,6 +43,7 @@ class Reading:
         loops: Kernel name of each loop device in use, and the file or device behind it.
         writers: Path of a device, and the processes that hold it open for writing.
         cards: Kernel name of each device on the MMC bus, and its type: ``SD`` or ``MMC``.
+        mountinfo: ``/proc/self/mountinfo``, since lsblk before 2.37 tells one mount point of many.
     """
 
     lsblk: str
@@ -51,6 +52,7 @@ class Reading:
     loops: dict[str, str]
     writers: dict[str, tuple[str, ...]]
     cards: dict[str, str]
+    mountinfo: tuple[str, ...]
 
     def encode(self) -> dict[str, Any]:
         """Return plain JSON; of lsblk's answer only white space and double keys are lost."""
@@ -86,6 +88,7 @@ def take_reading() -> Reading:
         loops=dict(_facts("loop*/loop/backing_file")),
         writers=_writers(Path("/proc"), set(devices)),
         cards=dict(_facts("mmcblk*/device/type")),
+        mountinfo=_mountinfo(),
     )
 
 
@@ -97,6 +100,7 @@ def disks_of(reading: Reading) -> tuple[Disk, ...]:
     """
     disks = parse_disks(reading.lsblk)
     by_name = {d.name: d for d in walk(disks)}
+    points = tuple(_mounts(reading.mountinfo))
     # lsblk puts a loop device beside the disk that it stands on, not upon it.
     upon: dict[str, list[Disk]] = {}
     for name, behind in reading.loops.items():
@@ -105,8 +109,10 @@ def disks_of(reading: Reading) -> tuple[Disk, ...]:
 
     def add(disk: Disk) -> Disk:
         held = tuple(d for d in upon.get(disk.path, ()) if d.path != disk.path)
+        more = (p for p, number, source in points if source == disk.path or number == disk.number)
         known = replace(
             disk,
+            mounts=tuple(dict.fromkeys((*disk.mounts, *more))),
             busy=disk.name in reading.busy,
             card=reading.cards.get(disk.name, ""),
             writers=tuple(reading.writers.get(disk.path, ())),
@@ -183,6 +189,25 @@ def _is_busy(disk: Disk) -> bool:
     except OSError as error:
         return error.errno == errno.EBUSY
     return False
+
+
+def _mountinfo() -> tuple[str, ...]:
+    try:
+        text = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ()
+    return tuple(text.splitlines())
+
+
+def _mounts(mountinfo: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:
+    """Yield mount point, device number and source; of btrfs only the source is the device's."""
+    for line in mountinfo:
+        # Source: proc_pid_mountinfo(5).
+        mount, _, system = line.partition(" - ")
+        fields, source = mount.split(), system.split()[1:2]
+        if len(fields) > 4 and source:
+            point = re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), fields[4])
+            yield point, fields[2], source[0]
 
 
 def _facts(pattern: str) -> Iterator[tuple[str, str]]:

@@ -19,9 +19,15 @@ from tests.lsblk import GB, disk, modern, on, part, sd, usb
 PC = disk("sda", 500 * GB, part("sda1", at="/"))
 
 
-def reading(*nodes, blkid=(), busy=(), loops=(), writers=(), cards=()) -> Reading:
+def reading(*nodes, blkid=(), busy=(), loops=(), writers=(), cards=(), mountinfo=()) -> Reading:
     return Reading(
-        modern([PC, *nodes]), dict(blkid), tuple(busy), dict(loops), dict(writers), dict(cards)
+        modern([PC, *nodes]),
+        dict(blkid),
+        tuple(busy),
+        dict(loops),
+        dict(writers),
+        dict(cards),
+        tuple(mountinfo),
     )
 
 
@@ -73,6 +79,25 @@ def test_busy_and_written_devices_are_refused_with_all_below(name):
     # What is mounted is busy as well; one reason is enough.
     mounted = usb("sdb", 32 * GB, part("sdb1", at="/media"))
     assert codes(reading(mounted, busy=[name]), "sdb") == ["mounted"]
+
+
+def test_every_mount_point_counts_not_only_the_one_that_old_versions_tell():
+    lines = [
+        "25 1 0:22 /@ / rw,relatime shared:1 - btrfs /dev/sdb1 rw,subvol=/@",
+        "26 25 8:33 /deep /media/My\\040Photos rw - vfat /dev/odd rw",
+        "27 25 0:5 / /proc rw - proc proc rw",
+        "",
+        "nonsense - ",
+    ]
+    sdc = usb("sdc", 32 * GB, part("sdc1"))
+    said = reading(usb("sdb", 32 * GB, part("sdb1", at="/home", fstype="btrfs")), sdc,
+                   mountinfo=lines)  # fmt: skip
+    assert find(disks_of(said), "sdb1").mounts == ("/home", "/")
+    assert codes(said, "sdb")[0] == "system"
+    number = find(disks_of(said), "sdc1").number
+    said = reading(sdc, mountinfo=[line.replace("8:33", number) for line in lines])
+    assert find(disks_of(said), "sdc1").mounts == ("/media/My Photos",)
+    assert codes(said, "sdc") == ["mounted"]
 
 
 @pytest.mark.parametrize(("kind", "code"), [("SD", []), ("MMC", ["emmc"]), ("", [])])
