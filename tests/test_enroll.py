@@ -416,6 +416,37 @@ def test_a_certificate_that_has_expired_says_what_helps_and_a_new_password_does(
     assert PASSWORD not in board.boot_file.read_text()
 
 
+def test_a_new_password_that_is_refused_does_not_hinder_a_renewal(board, server, caplog):
+    board.step()
+    first = board.certificate.read_text()
+    text = '\n[secrets]\nenroll_user = "x"\nenroll_password = "wrong"\n'
+    board.boot_file.write_text(board.boot_file.read_text() + text)
+    board.boot()
+    with pytest.raises(EstError, match="refuses"):
+        board.step()
+    assert board.certificate.read_text() == first and board.secret.exists()
+    board.clock = days_later(25)
+    server.days = 60
+    assert "is in force" in board.step() and "renewing by the certificate" in caplog.text
+    assert board.certificate.read_text() != first and "wrong" not in caplog.text
+
+
+def test_a_first_boot_that_never_succeeds_does_not_bring_a_used_password_back(
+    server, authority, tmp_path
+):
+    board = Board(tmp_path / "b", server.url, authority / "root.pem", secrets=False)
+    text = board.boot_file.read_text() + '[system]\ntimezone = "Atlantis/Capital"\n'
+    text += f'[secrets]\nenroll_user = "{USER}"\nenroll_password = "{PASSWORD}"\n'
+    board.boot_file.write_text(text)
+    for _ in range(2):
+        first = FirstBoot(board.root, board.run)
+        assert not first() and first.failed == ["set the time zone"]
+        assert PASSWORD in board.boot_file.read_text()  # as long as it has not all worked
+        board.step()
+        assert not board.secret.exists() and board.certificate.exists()
+    assert [operation for operation, _who in server.asked].count("simpleenroll") == 1
+
+
 def test_a_certificate_given_in_the_settings_is_renewed_and_not_put_back(
     server, authority, tmp_path
 ):

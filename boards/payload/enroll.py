@@ -107,6 +107,28 @@ class Enrolment:
         if held is not None and not user and not held.is_due(now):
             self._put_in_force(restart=False)
             return f"the certificate is good until {_date(held.not_after)}"
+        try:
+            chain = self._ask(server, name, key, held, user, password)
+        except EstError as error:
+            if not user or held is None or not held.is_due(now):
+                raise
+            _log.warning("%s; renewing by the certificate that is held", error)
+            chain = self._ask(server, name, key, held, "", "")
+        text = "".join(f"{c.pem}\n" for c in chain)
+        write_whole(self._at.pending, text, 0o644, self._own)
+        return self._finish() or "the certificate was lost"
+
+    def _ask(
+        self,
+        server: str,
+        name: str,
+        key: str,
+        held: Certificate | None,
+        user: str,
+        password: str,
+    ) -> list[Certificate]:
+        """Return a new certificate and its chain; a renewal when there is one and no user."""
+        now = self._now()
         offered = held is not None and held.not_before <= now < held.not_after
         est = Est(
             server,
@@ -126,10 +148,7 @@ class Enrolment:
                 raise
             gone = f"the old certificate is not valid now (until {_date(held.not_after)})"
             raise EstError(f"{gone}: {error}", error.wait_s) from None
-        found = read_pkcs7(answer, self._run)
-        chain = trusted_chain(found, key, anchors, self._now(), self._run)
-        self._keep(chain)
-        return self._finish() or "the certificate was lost"
+        return trusted_chain(read_pkcs7(answer, self._run), key, anchors, now, self._run)
 
     def _tidy(self) -> None:
         if self._at.tls.is_symlink():
@@ -180,9 +199,6 @@ class Enrolment:
             text = make_request(self._at.key, name, self._run)
         write_whole(file, text, 0o644)
         return text
-
-    def _keep(self, chain: Sequence[Certificate]) -> None:
-        write_whole(self._at.pending, "".join(f"{c.pem}\n" for c in chain), 0o644, self._own)
 
     def _finish(self) -> str:
         """Put the pending certificate in force; return nothing when it is of no use."""

@@ -34,6 +34,7 @@ DONE = f"{DATA}/first-boot-done"
 REQUEST = "edge-kit-request.csr"
 ENROLL = f"{ETC}/enroll.toml"
 ENROLL_SECRET = f"{ETC}/enroll-secret"
+_HANDED_OVER = f"{ETC}/enroll-handed-over"
 TIME_SERVERS = "etc/systemd/timesyncd.conf.d/edge-kit.conf"
 BOOT = ("boot/firmware", "boot")
 
@@ -223,13 +224,19 @@ class FirstBoot:
     def enrolment(self, settings: Settings, serial: str) -> None:
         """Say whom to ask for a certificate; `boards.payload.enroll` asks, after the network."""
         if not settings.enroll:
-            for name in (ENROLL, ENROLL_SECRET):
+            for name in (ENROLL, ENROLL_SECRET, _HANDED_OVER):
                 (self._root / name).unlink(missing_ok=True)
             return
         name = str(settings.run.get("device_id", f"edge-{serial}"))
         if settings.enroll_password:
-            secret = {"user": settings.enroll_user, "password": settings.enroll_password}
-            self._write(ENROLL_SECRET, json.dumps(secret), 0o600)
+            pair = {"user": settings.enroll_user, "password": settings.enroll_password}
+            secret = json.dumps(pair)
+            # Where another step fails at each boot, secrets stay on the boot partition; one that
+            # has been used up meanwhile must not be tried again.
+            digest = hashlib.sha256(secret.encode()).hexdigest()
+            if _text(self._root / _HANDED_OVER) != digest:
+                self._write(ENROLL_SECRET, secret, 0o600)
+                self._write(_HANDED_OVER, digest, 0o600)
         self._write(ENROLL, dump({"": {"server": settings.enroll, "name": name}}), 0o644)
 
     def service(self, settings: Settings, serial: str) -> None:
@@ -269,6 +276,8 @@ class FirstBoot:
                 old.flush()
                 os.fsync(old.fileno())
             self._write_path(file, settings.public(), 0o644)
+        # What is written there from now on is meant anew, even if it is the same.
+        (self._root / _HANDED_OVER).unlink(missing_ok=True)
 
     def _write(self, name: str, text: str, mode: int, group: str = "") -> None:
         self._write_path(self._root / name, text, mode, group)
