@@ -15,11 +15,14 @@ from edge_kit.clock import CLOCK_FLOOR, GRACE_S, REMIND_S, SYNCHRONIZED, ClockWa
 from edge_kit.config import resolve
 from edge_kit.doctor import examine
 from edge_kit.errors import LinkError
+from edge_kit.link import Connected, Delivery, Subscription
 from edge_kit.link.address import BrokerAddress
+from edge_kit.link.mqtt import MqttLink
 from edge_kit.output import JsonLines
 from edge_kit.service import Service
 from edge_kit.sources.source import Frame, MemorySource
 from edge_kit.spool import Row, Spool
+from edge_kit.wire import Topics
 from tests.device import DOUBTFUL, PHOTOS, WAIT_S, Worker
 from tests.rig import Clock, Rig, doubtful
 
@@ -261,13 +264,36 @@ def test_no_handshake_before_the_clock_is_set_and_then_all_is_answered(
     assert broker.log.read_text().count("New connection") == connections
 
     worker = Worker(broker)
+    watcher = MqttLink(broker.address, "watcher", [Subscription(Topics("cam").state)])
+    watcher.start()
+    assert isinstance(watcher.events.get(timeout=WAIT_S), Connected)
+    bench.mono.now += 77
     bench.file.touch()
     thread.join(WAIT_S)
+    state = watcher.events.get(timeout=WAIT_S)
+    assert isinstance(state, Delivery)
+    assert json.loads(state.payload)["counters"]["clock_wait_s"] == 77
+    watcher.stop()
     worker.stop()
     assert not thread.is_alive()
     run = json.loads(out.getvalue().splitlines()[-1])["summary"]["run"]
     assert (run["answered"], run["pending"], run["lost"]) == (DOUBTFUL, 0, 0)
     assert len(said) == 2 and said[1].startswith("the clock is set")
+
+
+@pytest.mark.broker
+def test_a_broker_without_certificates_is_not_waited_for(
+    mosquitto, worker, tiny_bundle, photo_folder, tmp_path, monkeypatch, probe_cache
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(probe_cache))
+    bench = Bench(tmp_path)
+    flags = {"bundle": tiny_bundle.root, "source": photo_folder, "engine": "onnx",
+             "device_id": "cam", "broker": mosquitto.url, "spool": tmp_path / "spool.db",
+             "wait_for_clock": True}  # fmt: skip
+    said: list[str] = []
+    service = Service(resolve(flags, {}), JsonLines(io.StringIO()), said.append, clock=bench.wait)
+    assert service.run()["run"]["answered"] == DOUBTFUL
+    assert said == [] and not bench.wait.over
 
 
 class Patient:
