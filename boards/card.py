@@ -153,7 +153,12 @@ class BlockCard:
         """Write all of `data`."""
         view = memoryview(data)
         while view:
-            done = os.pwrite(self._fd, view, offset)
+            try:
+                done = os.pwrite(self._fd, view, offset)
+            except OSError as error:
+                if error.errno == errno.ENOSPC:
+                    self._check_present()
+                raise
             view, offset = view[done:], offset + done
 
     def sync(self) -> None:
@@ -178,6 +183,12 @@ class BlockCard:
 
     def read(self, offset: int, length: int) -> bytes:
         """Read; shorter at the card's end."""
+        data = self._read(offset, length)
+        if len(data) < min(length, self._size - offset):
+            self._check_present()
+        return data
+
+    def _read(self, offset: int, length: int) -> bytes:
         if self._direct < 0:
             return os.pread(self._fd, length, offset)
         start = offset - offset % _ALIGN
@@ -193,6 +204,14 @@ class BlockCard:
                 if done == 0 or done % _ALIGN:
                     break  # the end of the card
             return bytes(view[offset - start : min(got, offset - start + length)])
+
+    def _check_present(self) -> None:
+        """Raise ENODEV when the disk was unplugged.
+
+        It has no blocks then: writing finds no room, and reading finds the end.
+        """
+        if _size(self._fd) < self._size:
+            raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
 
     def reread_partitions(self) -> bool:
         """Tell the kernel of the new partitions; False when it does not want to know."""
@@ -233,9 +252,13 @@ def _check(fd: int, disk: Disk) -> int:
     if not stat.S_ISBLK(state.st_mode):
         raise ImageError(f"{disk.path} is no block device")
     number = f"{os.major(state.st_rdev)}:{os.minor(state.st_rdev)}"
-    size = int(struct.unpack("Q", fcntl.ioctl(fd, _BLKGETSIZE64, bytes(8)))[0])
+    size = _size(fd)
     if (number, size) != (disk.number, disk.size):
         raise ImageError(
             f"{disk.path} is another device than a moment ago", "list the candidates again"
         )
     return size
+
+
+def _size(fd: int) -> int:
+    return int(struct.unpack("Q", fcntl.ioctl(fd, _BLKGETSIZE64, bytes(8)))[0])

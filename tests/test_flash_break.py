@@ -207,3 +207,27 @@ def test_an_interruption_while_reading_back_tells_what_the_card_is(image, device
     image.write_bytes(NOISE * 9)
     code, said = run(image, device.path)
     assert (code, "the card was written but not verified" in said) == (130, True)
+
+
+@pytest.mark.parametrize(
+    ("when", "sentence"),
+    [("sync", "writing it ended after 0 of 4 MiB"), ("read", "reading back it ended after 0 of 4")],
+)
+def test_a_disk_without_blocks_was_pulled_out(
+    tmp_path, image, device, run, monkeypatch, when, sentence
+):
+    # Unplugged, a USB stick has size 0: Linux answers writes with ENOSPC and reads with nothing, as
+    # seen in QEMU. A loop device whose file was cut does the same once it looks at its file again.
+    before = getattr(BlockCard, when)
+
+    def pulled(card: BlockCard, *args: int) -> object:
+        if when == "sync":
+            before(card)
+        os.truncate(tmp_path / "card", 0)
+        subprocess.run(["losetup", "--set-capacity", device.path], check=True)
+        return None if when == "sync" else before(card, *args)
+
+    monkeypatch.setattr(BlockCard, when, pulled)
+    code, said = run(image, device.path)
+    assert code == 11
+    assert f"the card was pulled out or fails: {sentence}" in said
