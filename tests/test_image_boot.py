@@ -29,12 +29,12 @@ PHOTOS = 200
 IDLE_S = 60
 # The journal stays in memory, and a doubtful sample costs its spool a few pages of SQLite.
 MOST_PER_SAMPLE = 64 << 10
-# What the issue of decisions is about: label, and whether the device keeps the answer to itself.
+# The label, and whether the device keeps the answer to itself.
 Decision = tuple[int, bool]
-_AS_ARM64 = (
-    "import platform, sys; platform.machine = lambda: 'aarch64'\n"
-    "from edge_kit.cli import main; sys.exit(main())"
-)
+# Both architectures' ONNX files give the same bits; TFLite's fast kernels on x86-64 round otherwise
+# than those on arm64, which moves samples across the threshold (docs/adr/0061).
+ALIKE = {"onnx": 0.99, "tflite": 0.97}
+LABELS_ALIKE = 0.99
 
 
 @pytest.fixture(scope="module")
@@ -64,16 +64,11 @@ def decisions(lines: list[dict[str, Any]]) -> dict[str, Decision]:
     return {line["source"]: (line["label"], line["status"] == "final") for line in own}
 
 
-def here(engine: str, cache: Path) -> dict[str, Decision]:
-    """Decisions of this machine with the files that the board runs."""
-    command = [sys.executable, "-c", _AS_ARM64, "run", str(BUNDLE), "--source"]
-    command += [str(ASSETS / "photos"), "--engine", engine, "--json"]
-    told = subprocess.run(
-        command,
-        stdout=subprocess.PIPE,
-        check=True,
-        env={**os.environ, "XDG_CACHE_HOME": str(cache)},
-    )
+def here(engine: str) -> dict[str, Decision]:
+    """This machine's decisions, on its own engine files."""
+    command = [sys.executable, "-m", "edge_kit.cli", "run", str(BUNDLE), "--json"]
+    command += ["--source", str(ASSETS / "photos"), "--engine", engine]
+    told = subprocess.run(command, stdout=subprocess.PIPE, check=True)
     return decisions([json.loads(line) for line in told.stdout.splitlines()])
 
 
@@ -125,7 +120,7 @@ def test_it_decides_like_this_machine_and_gets_its_doubtful_photos_answered(virt
     assert counts["offloaded"] > 0 and counts["answered"] == counts["offloaded"]
     cloud = [line["sample"] for line in lines if line["tier"] == "cloud"]
     assert len(cloud) == len(set(cloud)) == counts["answered"]
-    there, mine = decisions(lines), here(engine, tmp_path)
+    there, mine = decisions(lines), here(engine)
     assert there.keys() == mine.keys() and len(there) == PHOTOS
     same = sum(there[photo] == mine[photo] for photo in mine)
     labels = sum(there[photo][0] == mine[photo][0] for photo in mine)
@@ -133,7 +128,7 @@ def test_it_decides_like_this_machine_and_gets_its_doubtful_photos_answered(virt
         f"\n{engine}: {same} of {PHOTOS} decisions as on this machine ({labels} labels); "
         f"{counts['offloaded']} sent, {counts['answered']} answered"
     )
-    assert same >= 0.99 * PHOTOS
+    assert same >= ALIKE[engine] * PHOTOS and labels >= LABELS_ALIKE * PHOTOS
     if engine != "onnx":  # the first run began with the boot
         took = {place: bytes_ - written[place] for place, bytes_ in virt.written().items()}
         each = took["/var/lib/edge-kit"] / counts["offloaded"]
