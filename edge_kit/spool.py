@@ -230,6 +230,8 @@ class Spool:
         Else a restart would take such samples for as old as the clock was wrong.
         """
         self._dated = True
+        if not self._undated:
+            return
         now, wall = self._monotonic(), self._clock()
         dates = [(wall - (now - self._index[seq][1]), seq) for seq in self._undated]
         # A disk that fails leaves them undated, and so young after a restart; nothing is lost.

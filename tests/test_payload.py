@@ -279,6 +279,8 @@ def test_the_serial_is_the_firmwares_or_from_the_machine_id(tmp_path):
         ("[tls]\nenroll = 'http://est.lan/.well-known/est'", "no address such as"),
         ("[tls]\nenroll = 'https://u:p@est.lan/.well-known/est'", "no address such as"),
         ("[tls]\nenroll = 'https://est.lan/est'", "no address such as"),
+        ("[tls]\nenroll = 'https://est.lan:port/.well-known/est'", "no address such as"),
+        ('[tls]\nenroll = "https://est.lan/.well-known/est\\n"', "no address such as"),
         ("[secrets]\nenroll_user = 'u'\nenroll_password = 'p'", "names no server"),
         ("[tls]\nenroll = 'https://e/.well-known/est'\n[secrets]\nenroll_user = 'u'", "together"),
         ("[tls]\nenroll = 'https://e/.well-known/est'\n[run]\nbroker = 'mqtt://b'", "mqtts"),

@@ -28,7 +28,10 @@ _HOSTNAME = re.compile(r"(?=.{1,63}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?$")
 _ZONE = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*$")
 _TIME_SERVER = re.compile(r"[A-Za-z0-9:][A-Za-z0-9:.-]{0,252}$")
 # RFC 7030, section 3.2.2: a label may follow.
-_EST = re.compile(r"https://[A-Za-z0-9.\[\]:-]+/\.well-known/est(/[A-Za-z0-9._~-]+)?$")
+_EST = re.compile(
+    r"https://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?"
+    r"/\.well-known/est(/[A-Za-z0-9._~-]+)?"
+)
 _SSH_KEY = re.compile(r"(ssh|ecdsa|sk)-[a-z0-9@.-]+ [A-Za-z0-9+/=]{40,}( [^\n\r]*)?$")
 
 
@@ -203,7 +206,7 @@ class Settings:
         dump({"run": dict(self.run)})
 
     def _check_enrolment(self) -> None:
-        if self.enroll and not _EST.match(self.enroll):
+        if self.enroll and not _EST.fullmatch(self.enroll):
             raise SettingsError(
                 f"tls.enroll {self.enroll!r} is no address such as "
                 "https://est.example/.well-known/est"
