@@ -117,11 +117,14 @@ def parse_disks(text: str) -> tuple[Disk, ...]:
 
 def _nested(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Put rows of a flat list below the parents that they name."""
-    by_name = {row["name"]: row for row in rows}
+    by_name: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
-        parent = by_name.get(row.get("pkname") or "")
-        if parent is not None and parent is not row:
-            parent.setdefault("children", []).append(row)
+        # PKNAME is the parent's kernel name, and a device of two parents has two rows.
+        by_name.setdefault(row.get("kname") or row["name"], []).append(row)
+    for row in rows:
+        for parent in by_name.get(row.get("pkname") or "", ()):
+            if parent is not row:
+                parent.setdefault("children", []).append(row)
     # A child that named its parent also stays on top: seen twice, which harms nothing.
     return rows
 

@@ -177,6 +177,14 @@ def _unlike_a_card(target: Disk, disks: tuple[Disk, ...]) -> Iterator[Objection]
         yield Objection("large", f"is larger than cards are ({target.size / 1e9:,.0f} GB)", True)
     if members := sorted({m for d in target.everything() if (m := _member(d.filesystem))}):
         yield Objection("member", f"is a member of {', '.join(members)}", True)
+    spare = any(d.filesystem == "LVM2_member" and not d.children for d in target.everything())
+    if spare and any(d.kind == "lvm" for d in walk(disks)):
+        # A disk without a share in any volume is not held, but its group breaks without it.
+        yield Objection(
+            "group",
+            "may belong to an LVM volume group that is in use, which cannot be seen from here "
+            "(if not, clear it with wipefs --all)",
+        )
     if not any(m == "/" or m.startswith(_LIVE) for d in walk(disks) for m in d.mounts):
         # In a container, or with / on ZFS or on the network, no disk shows what it is used for.
         # A live system's / is on no disk either, but what it stands on shows.
