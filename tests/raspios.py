@@ -214,10 +214,10 @@ def _ram_disk(root: Path, release: str) -> None:
     config = root / "etc/initramfs-tools/initramfs.conf"
     text = config.read_text(encoding="utf-8").replace("MODULES=most", "MODULES=list")
     config.write_text(text, encoding="utf-8")
+    call(["depmod", "-b", root, release])
     call(["mount", "-t", "proc", "proc", root / "proc"])
     call(["mount", "--rbind", "/dev", root / "dev"])
     try:
-        call(["chroot", root, "depmod", release])
         call(["chroot", root, "mkinitramfs", "-o", "/boot/initramfs8", release])
     finally:
         call(["umount", "--lazy", root / "dev"])

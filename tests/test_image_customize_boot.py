@@ -33,6 +33,26 @@ STOCK = {
 }
 # Three boots, with the payload unpacked in between; a machine with other work takes long.
 _BOOT_S = 2400
+_MARK = "==="
+_SHOW = "systemctl show --value"
+LOOKS = {
+    "service": f"echo $({_SHOW} edge-kit -p ActiveState; {_SHOW} edge-kit -p NRestarts;"
+    f"{_SHOW} edge-kit -p User; {_SHOW} edge-kit -p ProtectSystem)",
+    "system": ". /etc/os-release; echo $VERSION_CODENAME",
+    "line": "cat /boot/firmware/cmdline.txt",
+    "booted": "cat /proc/cmdline",
+    "files": "ls -A /boot/firmware",
+    "log": f"cat /boot/firmware/{LOG}",
+    "public": f"cat /boot/firmware/{FILE}",
+    "name": "hostname",
+    "kept name": "cat /etc/hostname",
+    "zone": "readlink /etc/localtime",
+    "radio": "nmcli radio wifi",
+    "rfkill": "cat /sys/module/rfkill/parameters/default_state",
+    "wifi": "cat /etc/NetworkManager/system-connections/edge-kit*",
+    "ssh": "systemctl is-enabled ssh",
+    "dialogue": f"{_SHOW} userconfig -p ActiveState",
+}
 CONFIG = """
 [system]
 hostname = "cam-{{serial}}"
@@ -96,6 +116,38 @@ def customized(
         ear.close()
 
 
+def look(board: Board) -> dict[str, str]:
+    """What the board tells of itself, all in one login."""
+    script = "".join(f"echo '{_MARK}{name}'\n{command}\n" for name, command in LOOKS.items())
+    parts = board.shell.run(script, timeout_s=600).split(_MARK)[1:]
+    return {name: text.strip() for name, _, text in (part.partition("\n") for part in parts)}
+
+
+def serves(board: Board, codename: str, engine: str) -> None:
+    """The service classifies and is answered, and the first start has left what it should."""
+    board.until(lambda: board.ear.answers >= 5, "five answers of the worker", _BOOT_S)
+    assert board.ear.status["engine"] == engine
+    assert re.fullmatch("edge-[0-9a-f]{16}", board.ear.device)
+    told = look(board)
+    assert told["service"] == "active 0 edge-kit strict"
+    assert told["system"] == codename
+    # The boot partition holds neither hook nor payload nor secret, and tells what was done.
+    assert "systemd.run" not in told["line"] and DISK_ID not in told["line"]
+    assert "\n" not in told["line"] and "systemd.run" not in told["booted"]
+    assert PAYLOAD not in told["files"] and SCRIPT not in told["files"]
+    assert "edge-kit is installed" in told["log"] and "failed" not in told["log"]
+    assert "workshop" in told["public"] and "country" in told["public"]
+    assert "hunter2" not in told["public"] and "a long secret" not in told["public"]
+    # The system's own habits did not undo ours.
+    assert told["name"] == told["kept name"] == "cam-" + board.ear.device.removeprefix("edge-")
+    assert told["zone"].endswith("Europe/Lisbon")
+    assert told["radio"] == "enabled" and told["rfkill"] == "1"
+    assert "psk=a long secret" in told["wifi"]
+    assert told["ssh"] == "enabled" and told["dialogue"] == "activating"
+    console = board.guest.console()
+    assert "done: configure the service" in console and "failed:" not in console
+
+
 @pytest.mark.parametrize(
     ("codename", "engine", "restarts"),
     [("bookworm", "onnx", 2), ("bookworm", "tflite", 2), ("trixie", "tflite", 1)],
@@ -105,38 +157,8 @@ def test_a_customized_system_installs_itself_and_serves(
 ):
     """Bookworm restarts once for its own first start, and both once for ours."""
     with customized(stock(codename), tmp_path, make_mosquitto(), engine) as board:
-        board.until(lambda: board.ear.answers >= 5, "five answers of the worker", _BOOT_S)
+        serves(board, codename, engine)
         assert board.guest.restarts == restarts
-        assert board.ear.status["engine"] == engine
-        assert re.fullmatch("edge-[0-9a-f]{16}", board.ear.device)
-        tell = board.shell.run
-        state = board.show("edge-kit", "ActiveState", "NRestarts", "User", "ProtectSystem")
-        assert state == {
-            "ActiveState": "active", "NRestarts": "0", "User": "edge-kit",
-            "ProtectSystem": "strict",
-        }  # fmt: skip
-        assert tell("grep ^VERSION_CODENAME= /etc/os-release").strip().endswith(codename)
-        # The boot partition holds neither hook nor payload nor secret, and tells what was done.
-        line = tell("cat /boot/firmware/cmdline.txt")
-        assert "systemd." not in line and DISK_ID not in line and line.count("\n") == 1
-        assert "systemd." not in tell("cat /proc/cmdline").replace("systemd.journald", "")
-        names = tell("ls -A /boot/firmware").split()
-        assert PAYLOAD not in names and SCRIPT not in names
-        told = tell(f"cat /boot/firmware/{LOG}")
-        assert "edge-kit is installed" in told and "failed" not in told
-        public = tell(f"cat /boot/firmware/{FILE}")
-        assert "workshop" in public and "hunter2" not in public and "a long secret" not in public
-        # The system's own habits did not undo ours.
-        assert tell("hostname").strip() == "cam-" + board.ear.device.removeprefix("edge-")
-        assert tell("cat /etc/hostname") == tell("hostname")
-        assert tell("readlink /etc/localtime").strip().endswith("Europe/Lisbon")
-        assert tell("nmcli radio wifi").strip() == "enabled"
-        assert tell("cat /sys/module/rfkill/parameters/default_state").strip() == "1"
-        assert "psk=a long secret" in tell("cat /etc/NetworkManager/system-connections/edge-kit*")
-        assert tell("systemctl is-enabled ssh").strip() == "enabled"
-        assert tell("systemctl show userconfig -p ActiveState").strip().endswith("activating")
-        console = board.guest.console()
-        assert "done: configure the service" in console and "failed:" not in console
 
 
 def test_a_board_whose_payload_is_damaged_comes_up_and_says_why(stock, tmp_path, make_mosquitto):
@@ -147,7 +169,8 @@ def test_a_board_whose_payload_is_damaged_comes_up_and_says_why(stock, tmp_path,
         mcopy -o -i {{fat}} {tmp_path}/whole ::/{PAYLOAD}
     """
     with customized(stock("bookworm"), tmp_path, make_mosquitto(), "onnx", cut) as board:
-        told = board.shell.run(f"cat /boot/firmware/{LOG}")
-        assert "failed: unpack edge-kit: " in told and "write the card again" in told
-        assert "systemd.run" not in board.shell.run("cat /boot/firmware/cmdline.txt")
+        told = look(board)
+        assert "failed: unpack edge-kit: " in told["log"]
+        assert "write the card again" in told["log"]
+        assert "systemd.run" not in told["line"] and "hunter2" not in told["public"]
         assert board.guest.restarts == 2 and not board.ear.device
