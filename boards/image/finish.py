@@ -18,8 +18,8 @@ __all__ = ["boot_tree", "clamp_times", "clean", "data_tree", "system_files"]
 CMDLINE = "console=tty0 console=ttyS1,115200 root=LABEL=EDGEROOT rw rootwait fsck.repair=yes\n"
 _FSTAB = """\
 LABEL=EDGEROOT / ext4 noatime,errors=remount-ro 0 1
-LABEL=EDGEBOOT /boot/firmware vfat noatime,umask=0077,nofail 0 2
-LABEL=EDGEDATA /var/lib/edge-kit ext4 noatime,nofail 0 2
+LABEL=EDGEBOOT /boot/firmware vfat noatime,umask=0077,nofail,x-systemd.device-timeout=300 0 2
+LABEL=EDGEDATA /var/lib/edge-kit ext4 noatime,nofail,x-systemd.device-timeout=300 0 2
 """
 # They would wear the card, need what an offline board lacks, or write at odd moments.
 _MASKED = (
