@@ -94,6 +94,8 @@ def run(machine: dict[str, Any]) -> None:
         state = {"root": machine.get("root"), "mounts": machine.get("mounts", "")} | state
         shell(state.get("do", ""), names)
         for version in state.get("versions", ["own"]):
+            # Nothing old may pass for an answer.
+            Path("/run/row.json").unlink(missing_ok=True)
             request = json.dumps([state, version, names])
             subprocess.run(
                 ["unshare", "--mount", sys.executable, __file__, "inside"],

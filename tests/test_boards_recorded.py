@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -68,3 +69,9 @@ def test_lsblk_alone_would_have_let_some_of_them_pass():
             if state.expects(target) and not objections(target, disks, IMAGE)
         ]
         assert passed, without
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_no_answer_was_recorded_twice(machine):
+    answers = [json.dumps(row["reading"], sort_keys=True) for row in recorded(machine)["states"]]
+    assert len(set(answers)) == len(answers)
