@@ -18,7 +18,6 @@ from boards.image.partitions import partitions
 from boards.image.shell import Shell, free_port, make_key
 from boards.image.tool import call
 from boards.payload.settings import FILE, Settings
-from tests.mosquitto import Mosquitto
 
 __all__ = ["ASSETS", "BUNDLE", "Board", "build", "emulated", "reach", "settings_text"]
 
@@ -30,20 +29,25 @@ _CONFIG = """
 hostname = "cam-{serial}"
 timezone = "Europe/Lisbon"
 """
-_RUN = """
-[run]
-source = "/var/lib/edge-kit/photos"
-broker = "mqtt://10.0.2.2:1883"
-linger = 120
-json = true
-"""
+_RUN: dict[str, object] = {
+    "source": "/var/lib/edge-kit/photos",
+    "broker": "mqtt://10.0.2.2:1883",
+    "linger": 120,
+    "json": True,
+}
 _PROGRAM = "import sys; from cloud_kit.cli import main; sys.exit(main())"
 
 
-def settings_text(key: str = "", port: int = 1883, **run: object) -> str:
-    """The device's settings: with an SSH key, the broker's port and more keys of ``[run]``."""
-    text = _CONFIG + (f'ssh_keys = ["{key}"]\n' if key else "") + _RUN.replace("1883", str(port))
-    text += "".join(f"{name} = {json.dumps(value)}\n" for name, value in run.items())
+def settings_text(key: str = "", tables: str = "", **run: object) -> str:
+    """The device's settings.
+
+    Args:
+        key: Whose owner SSH lets in.
+        tables: More keys of ``[system]``, and more tables.
+        run: More keys of ``[run]``.
+    """
+    text = _CONFIG + (f'ssh_keys = ["{key}"]\n' if key else "") + tables + "\n[run]\n"
+    text += "".join(f"{name} = {json.dumps(value)}\n" for name, value in (_RUN | run).items())
     return Settings.parse(text).whole()
 
 
@@ -72,6 +76,11 @@ class Board:
     guest: Guest
     shell: Shell
     ear: Ear
+
+    def come_online(self) -> None:
+        """Wait until the device has said that it is there, and SSH lets us in."""
+        self.until(lambda: bool(self.ear.device), "the device is online")
+        self.until(reach(self.shell), "SSH lets us in")
 
     def until(self, happened: Callable[[], bool], what: str, within_s: float = BOOT_S) -> None:
         """Wait for something; a guest that died, or said nothing of it in time, fails the test."""
@@ -153,33 +162,30 @@ def reach(shell: Shell) -> Callable[[], bool]:
 
 @contextmanager
 def emulated(
-    image: Path, machine: str, folder: Path, broker: Mosquitto, **run: object
+    image: Path, machine: str, folder: Path, port: int, tables: str = "", **run: object
 ) -> Iterator[Board]:
-    """Boot a copy of an image whose device uses `broker`, and wait until its shell answers.
+    """Boot a copy of an image, with a worker on this machine; `Board.come_online` waits for it.
 
     Args:
         image: Compressed; it stays as it is.
         machine: QEMU's.
         folder: An empty directory.
-        broker: On this machine.
-        run: More keys of ``[run]``.
+        port: Of a broker on loopback that wants neither TLS nor names.
+        tables: See `settings_text`.
+        run: More keys of ``[run]``; by default the device takes the same broker.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    raw, port = folder / "raw.img", free_port()
+    raw, key, reached = folder / "raw.img", folder / "key", free_port()
     unpack_xz(image, raw)
-    shell = Shell(port, folder / "key")
-    text = settings_text(make_key(shell.key), broker.port, **run)
-    (folder / FILE).write_text(text)
+    run = {"broker": f"mqtt://10.0.2.2:{port}"} | run
+    (folder / FILE).write_text(settings_text(make_key(key), tables, **run))
     call(["mcopy", "-o", "-i", f"{raw}@@{partitions(raw)[0].start}", folder / FILE, "::/"])
-    ear = Ear(broker.port)
+    ear, log = Ear(port), folder / "console.log"
     try:
         with (
-            worker(broker.port),
-            start(raw, machine, print, log=folder / "console.log", ssh=port, journal=True) as guest,
+            worker(port),
+            start(raw, machine, print, log=log, ssh=reached, journal=True) as guest,
         ):
-            board = Board(guest, shell, ear)
-            board.until(lambda: bool(ear.device), "the device is online")
-            board.until(reach(shell), "SSH lets us in")
-            yield board
+            yield Board(guest, Shell(reached, key), ear)
     finally:
         ear.close()

@@ -24,8 +24,8 @@ def openssl(root: Path, *words: object, stdin: bytes | None = None) -> bytes:
 def make_authority(root: Path) -> Path:
     """Write a root, an authority below it that signs devices, and the server's certificates.
 
-    ``root.pem``, ``issuer.pem``, ``est.pem`` (127.0.0.1, signed by the root), ``late.pem`` (the
-    same, expired), ``other-root.pem``; each with a ``.key``.
+    ``root.pem``, ``issuer.pem``, ``est.pem`` (127.0.0.1 and 10.0.2.2, signed by the root),
+    ``late.pem`` (the same, expired), ``other-root.pem``; each with a ``.key``.
     """
     root.mkdir(parents=True, exist_ok=True)
     curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
@@ -34,7 +34,8 @@ def make_authority(root: Path) -> Path:
                 "-subj", f"/O=Test/CN={name}", "-days", 3650)  # fmt: skip
     for name, days, extra in (
         ("issuer", 3650, "basicConstraints=critical,CA:TRUE\nkeyUsage=keyCertSign\n"),
-        ("est", 3650, "subjectAltName=IP:127.0.0.1\n"),
+        # 10.0.2.2 is what loopback is called in an emulated board.
+        ("est", 3650, "subjectAltName=IP:127.0.0.1,IP:10.0.2.2\n"),
         ("late", -1, "subjectAltName=IP:127.0.0.1\n"),
     ):
         openssl(root, "req", *curve, "-keyout", f"{name}.key", "-out", f"{name}.csr",

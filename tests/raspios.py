@@ -189,6 +189,9 @@ def _habits(root: Path, codename: str) -> None:
         "etc/hostname": "raspberrypi\n",
         "etc/hosts": "127.0.0.1\tlocalhost\n127.0.1.1\traspberrypi\n",
         "etc/machine-id": "",
+        # Not a habit of theirs: 90 s for a disk to appear are few in an emulator on a busy machine.
+        "etc/systemd/system.conf.d/emulated.conf": "[Manager]\nDefaultDeviceTimeoutSec=900\n"
+        "DefaultTimeoutStartSec=900\n",
         "etc/modprobe.d/rfkill_default.conf": "options rfkill default_state=0\n",
         "var/lib/NetworkManager/NetworkManager.state": "[main]\nWirelessEnabled=false\n",
         "usr/lib/systemd/system/userconfig.service": _USERCONFIG,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -19,9 +20,12 @@ import pytest
 
 from boards.image.boot import unpack_xz
 from boards.image.partitions import partitions
+from boards.payload.settings import FILE
 from tests.emulated import ASSETS, BUNDLE, Board, build, emulated
-from tests.mosquitto import Mosquitto
+from tests.estserver import PASSWORD, USER, EstServer, make_authority
+from tests.mosquitto import Mosquitto, free_port
 from tests.stock import run
+from tests.timeserver import TimeServer
 
 pytestmark = pytest.mark.image
 
@@ -54,7 +58,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mosquitto]:
 def virt(
     image: Path, broker: Mosquitto, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Board]:
-    with emulated(image, "virt", tmp_path_factory.mktemp("virt"), broker, engine="onnx") as board:
+    folder = tmp_path_factory.mktemp("virt")
+    with emulated(image, "virt", folder, broker.port, engine="onnx") as board:
+        board.come_online()
         yield board
 
 
@@ -165,11 +171,62 @@ def test_only_frames_feed_the_watchdog(virt):
     virt.shell.run(f"systemctl stop edge-kit; rm -r {folder}; systemctl daemon-reload")
 
 
-def test_raspi3b_boots_and_both_engines_get_their_doubtful_photos_answered(image, broker, tmp_path):
-    run_keys = {"engine": "onnx", "target_offload": 0.5}
-    with emulated(image, "raspi3b", tmp_path / "raspi3b", broker, **run_keys) as board:
-        assert "done: grow the data partition" in board.guest.console()
+@pytest.fixture
+def secured(tmp_path: Path) -> Iterator[tuple[EstServer, Mosquitto, int]]:
+    """An EST server, a broker that wants the certificates it gives, and the broker's plain port."""
+    authority, plain = make_authority(tmp_path / "authority"), free_port()
+    for name, file in (("ca", "root"), ("server", "est")):
+        shutil.copy(authority / f"{file}.pem", authority / f"{name}.pem")
+    shutil.copy(authority / "est.key", authority / "server.key")
+    broker = Mosquitto(
+        tmp_path / "secured", tls=authority, client_certs=True, extra=f"listener {plain} 127.0.0.1"
+    ).start()
+    server = EstServer(authority, tmp_path / "est")
+    yield server, broker, plain
+    server.close()
+    broker.kill()
+
+
+@pytest.fixture
+def time_server() -> Iterator[TimeServer]:
+    try:
+        server = TimeServer()
+    except PermissionError:
+        if os.environ.get("REQUIRE_CONTAINER"):
+            raise
+        pytest.skip("only root may be a time server, which a board without a clock needs")
+    yield server
+    server.close()
+
+
+def test_raspi3b_waits_for_its_clock_enrols_and_gets_doubtful_photos_answered(
+    image, secured, time_server, tmp_path
+):
+    est, broker, plain = secured
+    ca = (est.authority / "root.pem").read_text()
+    url = est.url.replace("127.0.0.1", "10.0.2.2")
+    tables = f'''ntp = ["10.0.2.2"]
+[tls]
+ca = """{ca}"""
+enroll = "{url}"
+[secrets]
+enroll_user = "{USER}"
+enroll_password = "{PASSWORD}"
+'''
+    run_keys = {"engine": "onnx", "target_offload": 0.5, "fps": 2}
+    run_keys |= {"broker": f"mqtts://10.0.2.2:{broker.port}"}
+    with emulated(image, "raspi3b", tmp_path / "raspi3b", plain, tables, **run_keys) as board:
+        said = board.guest.console
+        wait = "waiting until the clock is set"
+        board.until(lambda: said().count(wait) >= 2, "device and enrolment wait for the clock")
+        assert "done: grow the data partition" in said() and "failed:" not in said()
+        board.until(lambda: '"status":"provisional"' in said(), "doubtful samples are spooled")
+        assert not board.ear.device and not est.asked
+        time_server.start()
+        board.come_online()
+        assert time_server.asked and ("simpleenroll", "basic") in est.asked
         assert board.shell.run("cat /proc/device-tree/model").startswith("Raspberry Pi 3 Model B")
+        assert PASSWORD not in board.shell.run(f"cat /boot/firmware/{FILE}")
         for engine in ("onnx", "tflite"):
             if engine != "onnx":
                 board.shell.run("systemctl stop edge-kit", timeout_s=300)
