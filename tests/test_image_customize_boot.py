@@ -51,6 +51,7 @@ LOOKS = {
     "rfkill": "cat /sys/module/rfkill/parameters/default_state",
     "wifi": "cat /etc/NetworkManager/system-connections/edge-kit*",
     "ssh": "systemctl is-enabled ssh",
+    "finished": "journalctl -u edge-kit -o cat --no-pager | grep -cF '[cloud,'",
     "dialogue": f"{_SHOW} userconfig -p ActiveState",
 }
 CONFIG = """
@@ -131,6 +132,7 @@ def serves(board: Board, codename: str, engine: str) -> None:
     told = look(board)
     assert told["service"] == "active 0 edge-kit strict"
     assert told["system"] == codename
+    assert int(told["finished"]) > 0  # an answer can be a refusal
     # The boot partition holds neither hook nor payload nor secret, and tells what was done.
     assert "systemd.run" not in told["line"] and DISK_ID not in told["line"]
     assert "\n" not in told["line"] and "systemd.run" not in told["booted"]
