@@ -30,7 +30,7 @@ from tests.timeserver import TimeServer
 pytestmark = pytest.mark.image
 
 PHOTOS = 200
-IDLE_S = 60
+IDLE_S = 30
 # The journal stays in memory, and a doubtful sample costs its spool a few pages of SQLite.
 MOST_PER_SAMPLE = 64 << 10
 # The label, and whether the device keeps the answer to itself.
@@ -183,7 +183,7 @@ def secured(tmp_path: Path) -> Iterator[tuple[EstServer, Mosquitto, int]]:
     ).start()
     server = EstServer(authority, tmp_path / "est")
     yield server, broker, plain
-    server.close()
+    server.stop()
     broker.kill()
 
 

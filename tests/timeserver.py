@@ -14,6 +14,7 @@ PORT = 123
 _ERA = 2_208_988_800
 # No warning, version 4, a server.
 _MODE = 0x24
+_LOOK_EVERY_S = 0.2
 
 
 class TimeServer:
@@ -34,7 +35,8 @@ class TimeServer:
         except OSError:
             self._socket.close()
             raise
-        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._serve)
 
     def start(self) -> None:
         """Answer from now on; what was asked before is thrown away."""
@@ -44,20 +46,22 @@ class TimeServer:
                 self._socket.recv(512)
         except BlockingIOError:
             pass
-        self._socket.setblocking(True)
+        self._socket.settimeout(_LOOK_EVERY_S)
         self._thread.start()
 
     def close(self) -> None:
         """Answer no more."""
-        self._socket.shutdown(socket.SHUT_RDWR) if self._thread.is_alive() else None
+        self._ends.set()
+        if self._thread.ident is not None:
+            self._thread.join()
         self._socket.close()
 
     def _serve(self) -> None:
-        while True:
+        while not self._ends.is_set():
             try:
                 question, sender = self._socket.recvfrom(512)
-            except OSError:
-                return
+            except TimeoutError:
+                continue
             if len(question) < 48:
                 continue
             self.asked += 1
