@@ -227,6 +227,59 @@ def test_secrets_stay_until_all_that_needs_them_has_worked(board):
     assert "geheim" not in board.settings.read_text(encoding="utf-8")
 
 
+class PowerCut(BaseException):
+    """No step may catch it, as none survives one."""
+
+
+@pytest.mark.parametrize("at", range(5))
+def test_a_power_cut_while_secrets_are_removed_costs_no_settings(board, monkeypatch, at):
+    """The card is cut off at each flush of it, whose data is lost; the next boot does the rest."""
+    boot, flush = board.root / "boot/firmware", os.fsync
+    seen = 0
+
+    def cut(handle: int) -> None:
+        nonlocal seen
+        file = Path(os.readlink(f"/proc/self/fd/{handle}"))
+        if file.parent == boot and "csr" not in file.name or file == boot and seen:
+            seen += 1
+            if seen == at + 1:
+                raise PowerCut
+        flush(handle)
+
+    monkeypatch.setattr(os, "fsync", cut)
+    with pytest.raises(PowerCut):
+        board.boot()
+    monkeypatch.setattr(os, "fsync", flush)
+    assert board.boot().failed == [] and board.worked
+    left = Settings.parse(board.settings.read_text(encoding="utf-8"))
+    assert left.ssid == "Werk; Halle 2" and left.run["fps"] == 2 and not left.has_secrets
+    assert board.read("etc/hostname") == "cam-10000000abcdef12\n"
+    assert "fps" in board.read("etc/edge-kit/device.toml")
+    assert "psk=" in board.read("etc/NetworkManager/system-connections/edge-kit-wifi.nmconnection")
+    assert [f.name for f in sorted(boot.iterdir())] == ["edge-kit-request.csr", FILE]
+
+
+def test_settings_edited_after_a_power_cut_are_taken(board):
+    (board.root / "boot/firmware/edge-kit-public.toml").write_text("[run]\nfps = 1\n")
+    assert board.boot().failed == []
+    assert "fps = 2" in board.read("etc/edge-kit/device.toml")
+
+
+def test_a_boot_partition_that_turns_read_only_half_way_is_not_taken_for_settings(
+    board, monkeypatch
+):
+    ready = board.root / "boot/firmware/edge-kit-public.toml"
+    ready.write_text("[run]\nfps = 1\n")
+    board.settings.write_text("#" * 700)
+
+    def refuse(self: Path, target: Path) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    assert board.boot().failed == ["remove secrets from the boot partition"]
+    assert not (board.root / "etc/edge-kit/device.toml").exists()
+
+
 def test_later_boots_do_nothing_unless_the_settings_were_edited(board):
     board.boot()
     board.boot()

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from boards.payload.certificates import make_key
 from boards.payload.programs import Run, call
+from boards.payload.redaction import finish_redaction, redact
 from boards.payload.settings import FILE, Settings, SettingsError, dump
 from boards.payload.wholefile import remove_whole, write_whole
 
@@ -55,6 +56,13 @@ class FirstBoot:
 
     def __call__(self) -> bool:
         """Do what is to be done; return whether all of it worked."""
+        try:
+            finish_redaction(self._boot / FILE)
+        except OSError as error:
+            # What lies there is half overwritten, and would be taken for settings.
+            _log.error("%s cannot be finished: %s", self._boot / FILE, error)
+            self.failed.append("remove secrets from the boot partition")
+            return False
         if self._done_with() == self._settings_hash():
             return True
         # First, and without settings: more space and own host keys are good in any case.
@@ -269,13 +277,9 @@ class FirstBoot:
     def forget(self, settings: Settings) -> None:
         """Replace the settings by what anyone may read. FAT and flash may keep old sectors."""
         if settings.has_secrets:
-            file = self._boot / FILE
-            size = file.stat().st_size
-            with file.open("r+b") as old:
-                old.write(b"#" * size)
-                old.flush()
-                os.fsync(old.fileno())
-            self._write_path(file, settings.public(), 0o644)
+            # Programs' files, such as host keys, may still be on their way to the card.
+            os.sync()
+            redact(self._boot / FILE, settings.public())
         # What is written there from now on is meant anew, even if it is the same.
         (self._root / _HANDED_OVER).unlink(missing_ok=True)
 

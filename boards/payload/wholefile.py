@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["NEW", "remove_whole", "write_whole"]
+__all__ = ["NEW", "remove_whole", "sync_folder", "write_whole"]
 
 # What a write that was cut off leaves behind ends so; the next write of that file removes it.
 NEW = ".new"
@@ -39,16 +39,16 @@ def write_whole(
     if own is not None:
         own(fresh)
     fresh.replace(path)
-    _sync(path.parent)
+    sync_folder(path.parent)
 
 
 def remove_whole(path: Path) -> None:
     """Remove a file for good; none is no mistake."""
     path.unlink(missing_ok=True)
-    _sync(path.parent)
+    sync_folder(path.parent)
 
 
-def _sync(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Let the change of a name survive a power cut."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
