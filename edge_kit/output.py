@@ -11,7 +11,7 @@ from typing import Any, Protocol, TextIO
 
 from edge_kit.results import Result
 
-__all__ = ["JsonLines", "LiveLine", "PlainLines", "Sink", "describe"]
+__all__ = ["JsonLines", "LiveLine", "PlainLines", "Sink", "describe", "printable"]
 
 LIVE_EVERY_S = 0.1
 
@@ -128,12 +128,12 @@ def describe(result: Result) -> str:
         result.status, f" (doubtful; {result.reason})"
     )
     return (
-        f"{_printable(result.source)}: {_printable(result.class_name)} {result.confidence:.2f} "
+        f"{printable(result.source)}: {printable(result.class_name)} {result.confidence:.2f} "
         f"[{result.tier}, {result.latency_ms:.0f} ms]{mark}"
     )
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Escape what would break a line or a terminal: a file may have any name."""
     if text.isprintable():
         return text

@@ -86,6 +86,8 @@ def read_reference(bundle: Bundle) -> ReferenceSet | None:
         ) from None
     if not photos:
         raise BundleError(f"{INDEX} of {bundle.root} lists no photo", "export it again")
+    if len({p.path for p in photos}) < len(photos):
+        raise BundleError(f"{INDEX} of {bundle.root} lists a photo twice", "export it again")
     return ReferenceSet(photos, split)
 
 

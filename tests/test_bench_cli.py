@@ -48,7 +48,7 @@ def test_json_is_one_object_that_compare_reads(both, tmp_path, capsys):
     assert [m["configuration"]["threads"] for m in data["measurements"]] == [2, 1]
     # What other tests do meanwhile may disturb the runs; here that is beside the point.
     for m in data["measurements"]:
-        m["conditions"]["marks"] = []
+        m["conditions"] |= {"marks": [], "throttled": "", "disturbed": False}
     first, second = tmp_path / "a.json", tmp_path / "b.json"
     first.write_text(json.dumps(data))
     second.write_text(json.dumps(data))

@@ -115,6 +115,17 @@ def test_groups_with_a_ranking_come_first_and_all_is_in_the_json():
     assert data["groups"][0]["entries"][0]["inference_ms"]["p50"] == 10.0
 
 
+def test_calls_that_took_no_time_keep_their_rank_in_the_text():
+    found = compare({"a": report(measured(0)), "b": report(measured(10))})
+    assert [line.split()[0] for line in standings(found).splitlines()[1:]] == ["1.", "2."]
+
+
+def test_names_of_a_strangers_file_do_not_steer_the_terminal():
+    odd = report(measured(5), board="Pi\x1b[2J\nmine")
+    text = standings(compare({"a": odd, "b": report(measured(10))}))
+    assert "a (Pi\\x1b[2J\\nmine; 0.1.0" in text
+
+
 def test_one_file_is_no_comparison():
     with pytest.raises(UsageError, match="one benchmark cannot be compared"):
         compare({"a": report(measured(1))})

@@ -82,6 +82,16 @@ def test_without_pillow_the_speed_is_still_measured(bundle, tmp_path, monkeypatc
     assert found.skipped[0].startswith("no top-1: reading photos needs Pillow")
 
 
+def test_photos_of_a_bundle_that_are_none_do_not_cost_the_speed(tmp_path):
+    rows = {"photos": [{"path": "a.jpg", "label": 0}]}
+    files = {INDEX: json.dumps(rows).encode(), "a.jpg": b"no photo"}
+    odd = add_files(make_bundle(tmp_path / "b"), files)
+    found = measure_in_child(odd, odd.end_files()[0], 1, QUICK)
+    assert found.error == "" and found.inference.count == 20
+    assert found.top1 is None
+    assert found.skipped[0].startswith("no top-1: not one of the labelled photos can be read")
+
+
 def test_a_broken_index_is_said_before_anything_is_measured(tmp_path):
     broken = add_files(make_bundle(tmp_path / "b"), {INDEX: b"{"})
     with pytest.raises(BundleError, match=r"photos\.json of .* cannot be read"):
@@ -134,6 +144,12 @@ def test_other_photos_are_not_ranked():
         assert [e.rank for e in group.entries] == [None]
         assert group.entries[0].unfit == "no other file has top-1 on these photos"
     assert "not ranked: no other file has top-1 on these photos" in standings(found)
+
+
+@pytest.mark.parametrize("labels", [(0,) * 40, (0, 1) * 3], ids=["other", "fewer"])
+def test_a_set_of_the_same_name_with_other_labels_is_another_set(labels):
+    found = compare({"a": report_of(answered(1)), "b": report_of(answered(1, labels))})
+    assert [g.ranked for g in found.accuracy] == [False, False]
 
 
 def test_a_result_that_does_not_say_on_which_photos_is_not_ranked():

@@ -136,6 +136,7 @@ def test_a_changed_photo_is_noticed_with_the_bundle(tmp_path, data):
         (index({"path": INDEX, "label": True}), "no index of a class"),
         (index({"path": INDEX, "label": "red"}), "no index of a class"),
         (index({"path": INDEX}), "'label'"),
+        (index({"path": INDEX, "label": 0}, {"path": INDEX, "label": 0}), "lists a photo twice"),
     ],
 )
 def test_a_senseless_index_is_one_sentence(tmp_path, files, why):

@@ -99,13 +99,14 @@ def compare_accuracy(reports: Mapping[str, Report]) -> list[Accuracy]:
     Args:
         reports: By label.
     """
-    sets: dict[str, LabelledSet | None] = {}
-    found: dict[str, list[Answers]] = {}
+    # By the labels too: a file from elsewhere may give other photos the same name.
+    sets: dict[tuple[object, ...], LabelledSet | None] = {}
+    found: dict[tuple[object, ...], list[Answers]] = {}
     for label, report in reports.items():
         for m in report.measurements:
             if m.top1 is None:
                 continue
-            name = m.top1_set.sha256 if m.top1_set else ""
+            name = (m.top1_set.sha256, m.top1_set.labels) if m.top1_set else ()
             sets.setdefault(name, m.top1_set)
             version = f"{report.version}, {m.runtime}" if m.runtime else report.version
             c = m.configuration

@@ -64,7 +64,7 @@ def classify(
             return _without(found, "the bundle carries no labelled photos: give --photos for top-1")
         chosen = pick(_of(reference), limit)
         return _score(found, bundle, model, engine, chosen, "bundle", reference.split)
-    except MissingExtraError as error:
+    except (MissingExtraError, SourceError) as error:
         # Nobody asked for photos; a board without Pillow still has its speed measured.
         return _without(found, f"no top-1: {error}")
 

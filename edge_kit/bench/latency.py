@@ -71,7 +71,9 @@ class Latency:
         """
         names = ("min", "p50", "p90", "p99", "max", "mean", "std")
         count, times = int(data["count"]), [float(data[name]) for name in names]
-        if count < 1 or not all(0 <= t < math.inf for t in times):
+        quantiles = times[: names.index("mean")]
+        sound = all(0 <= t < math.inf for t in times) and quantiles == sorted(quantiles)
+        if count < 1 or not sound:
             raise ValueError(f"{count} calls of {times} ms make no distribution")
         return cls(count, *times)
 

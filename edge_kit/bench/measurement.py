@@ -212,6 +212,9 @@ class Measurement:
         layers, conditions = data["layers"], dict(data["conditions"])
         if not isinstance(conditions.get("marks", []), list):
             raise TypeError(f"marks {conditions['marks']!r} are no list")
+        spoiled = conditions.get("throttled") or conditions.get("disturbed")
+        if spoiled and not conditions.get("marks"):
+            raise ValueError("it was throttled or disturbed, and no mark says so")
         labelled = _maybe(data.get("top1_set"), LabelledSet.from_json)
         answers = tuple(int(v) for v in data.get("top1_answers", ()))
         if len(answers) != (0 if labelled is None else len(labelled.labels)):
@@ -219,6 +222,10 @@ class Measurement:
         top1 = _maybe(data["top1"], Score.from_json)
         if labelled is not None and (top1 is None or top1.total != len(answers)):
             raise ValueError("top1 does not count the photos of top1_set")
+        if labelled is not None and top1 is not None:
+            right = sum(a == b for a, b in zip(answers, labelled.labels, strict=True))
+            if right != top1.right:
+                raise ValueError(f"top1 counts {top1.right} right answers, and there are {right}")
         return cls(
             configuration=Configuration.from_json(data["configuration"]),
             error=str(data["error"]),

@@ -49,9 +49,10 @@ class Score:
             KeyError, TypeError, ValueError: A field is missing or makes no sense.
         """
         right, total = int(data["right"]), int(data["total"])
-        if not 0 <= right <= total or not total:
-            raise ValueError(f"{right} of {total} photos makes no score")
-        return cls(right, total, float(data["low"]), float(data["high"]))
+        low, high = float(data["low"]), float(data["high"])
+        if not 0 <= right <= total or not total or not 0 <= low <= high <= 1:
+            raise ValueError(f"{right} of {total} photos, {low} to {high}, makes no score")
+        return cls(right, total, low, high)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from edge_kit.bench.accuracy import Accuracy, Answers
 from edge_kit.bench.compare import Comparison, Entry, Group
+from edge_kit.output import printable
 
 __all__ = ["standings"]
 
@@ -11,7 +12,8 @@ __all__ = ["standings"]
 def standings(found: Comparison) -> str:
     """Return each group with its ranking, and why the rest is not ranked."""
     parts = [*map(_lines, found.groups), *map(_accuracy_lines, found.accuracy)]
-    return "\n\n".join("\n".join(lines) for lines in parts)
+    # The files may be a stranger's, and names in them must not steer a terminal.
+    return "\n\n".join("\n".join(map(printable, lines)) for lines in parts)
 
 
 def _accuracy_lines(found: Accuracy) -> list[str]:
@@ -39,9 +41,10 @@ def _lines(group: Group) -> list[str]:
 
 
 def _line(entry: Entry, best: float | None) -> str:
-    p50, ratio, place = _p50(entry), "", "-"
+    p50, ratio = _p50(entry), ""
+    place = "-" if entry.rank is None else f"{entry.rank}."
     if entry.rank is not None and p50 is not None and best:
-        ratio, place = f"{p50 / best:.2f} x", f"{entry.rank}."
+        ratio = f"{p50 / best:.2f} x"
     time = "" if p50 is None else f"{p50:.2f} ms"
     who = f"{entry.label} ({entry.board}; {entry.version})"
     why = f", not ranked: {entry.unfit}" if entry.unfit else ""
