@@ -12,6 +12,7 @@ import pytest
 from boards.image import hook
 from boards.payload.firstboot import DATA, DONE, FirstBoot, device_serial
 from boards.payload.place import FILES, place_code, place_files, watchdog
+from boards.payload.programs import call
 from boards.payload.settings import FILE, Settings, SettingsError, dump
 from edge_kit.config import resolve
 
@@ -78,7 +79,7 @@ class Board:
         if words[0] == "findmnt":
             return self.mounted
         if words[0] == "openssl":
-            subprocess.run([str(w) for w in words], check=True, capture_output=True)
+            return call(*words, stdin=stdin)
         return ""
 
     def boot(self) -> FirstBoot:
@@ -207,6 +208,14 @@ def test_a_key_is_made_on_the_board_and_asks_for_its_certificate(board):
     assert "PRIVATE" not in request.read_text()
 
 
+def test_a_request_is_named_after_the_device(board):
+    board.settings.write_text("[tls]\ngenerate_key = true\n[run]\ndevice_id = 'cam-7'\n")
+    assert board.boot().failed == []
+    told = call("openssl", "req", "-noout", "-subject",
+                "-in", board.root / "boot/firmware/edge-kit-request.csr")  # fmt: skip
+    assert told == "subject=CN = cam-7\n"
+
+
 def test_secrets_leave_the_boot_partition_and_the_rest_stays(board):
     board.boot()
     left = board.settings.read_text(encoding="utf-8")
@@ -239,8 +248,8 @@ def test_a_power_cut_while_secrets_are_removed_costs_no_settings(board, monkeypa
 
     def cut(handle: int) -> None:
         nonlocal seen
-        file = Path(os.readlink(f"/proc/self/fd/{handle}"))
-        if file.parent == boot and "csr" not in file.name or file == boot and seen:
+        file = Path(f"/proc/self/fd/{handle}").readlink()
+        if (file.parent == boot and "csr" not in file.name) or (file == boot and seen):
             seen += 1
             if seen == at + 1:
                 raise PowerCut
@@ -278,6 +287,66 @@ def test_a_boot_partition_that_turns_read_only_half_way_is_not_taken_for_setting
     monkeypatch.setattr(Path, "replace", refuse)
     assert board.boot().failed == ["remove secrets from the boot partition"]
     assert not (board.root / "etc/edge-kit/device.toml").exists()
+
+
+@pytest.mark.parametrize("name", ["device.csr", "device.key.new", "ca.pem", "given.crt"])
+def test_links_among_keys_lead_root_nowhere(board, name):
+    board.write("etc/victim", "mine\n")
+    tls = board.root / DATA / "tls"
+    tls.mkdir(parents=True)
+    (tls / name).symlink_to(board.root / "etc/victim")
+    assert board.boot().failed == []
+    assert board.read("etc/victim") == "mine\n" and board.mode("etc/victim") != 0o640
+    assert not (tls / name).is_symlink()
+
+
+def test_a_link_instead_of_the_directory_of_keys_is_not_followed(board):
+    (board.root / "etc/victim").mkdir()
+    (board.root / DATA).mkdir(parents=True)
+    (board.root / DATA / "tls").symlink_to(board.root / "etc/victim")
+    assert board.boot().failed == []
+    assert not list((board.root / "etc/victim").iterdir())
+    assert (board.root / DATA / "tls/device.key").exists()
+
+
+def test_only_root_may_put_something_beside_the_keys(board):
+    """Who owns a directory can put links into it, and what root writes there goes elsewhere."""
+    board.boot()
+    first = next(n for n, line in enumerate(board.ran) if line.startswith("openssl"))
+    assert f"chown root:edge-kit {board.root / DATA}" in board.ran[:first]
+    assert board.mode(DATA) == 0o750
+    rules = (FILES / "tmpfiles.conf").read_text()
+    assert "d /var/lib/edge-kit 0750 root edge-kit -" in rules
+    # systemd gives all of a StateDirectory= to the service's user.
+    unit = (FILES / "edge-kit.service").read_text()
+    assert "\nStateDirectory=edge-kit/spool\n" in unit
+
+
+def test_a_key_that_a_power_cut_left_empty_is_made_again(board):
+    board.write(f"{DATA}/tls/device.key", "")
+    assert board.boot().failed == []
+    assert "PRIVATE KEY" in board.read(f"{DATA}/tls/device.key")
+
+
+def test_without_its_data_partition_a_board_keeps_its_secrets(board):
+    """What is placed below an empty mount point is hidden once the partition is mounted."""
+    board.write("etc/fstab", "LABEL=EDGEDATA /var/lib/edge-kit ext4 noatime,nofail 0 2\n")
+    board.mounted = "/dev/mmcblk0p2 /\n"
+    assert board.boot().failed == ["grow the data partition"] and not board.worked
+    assert "geheim" in board.settings.read_text(encoding="utf-8")
+    assert board.read("etc/hostname") == "cam-10000000abcdef12\n"
+    board.mounted = "/dev/mmcblk0p3 /var/lib/edge-kit\n"
+    assert board.boot().failed == []
+    assert "geheim" not in board.settings.read_text(encoding="utf-8")
+
+
+def test_a_new_system_beside_old_data_is_set_up_again(tmp_path):
+    """Name, network and keys lie on the root partition; that they are done is no fact of the data."""
+    board = Board(tmp_path / "root", text="[system]\nhostname = 'cam'\n")
+    board.boot()
+    shutil.rmtree(board.root / "etc")
+    board.write("etc/hosts", "")
+    assert board.boot().failed == [] and board.read("etc/hostname") == "cam\n"
 
 
 def test_later_boots_do_nothing_unless_the_settings_were_edited(board):

@@ -127,7 +127,7 @@ def boot_tree(root: Path, boot: Path, settings: Settings, firmware: bool) -> str
 
 
 def data_tree(root: Path, data: Path, bundle: Path, model: str, photos: Path | None) -> None:
-    """Fill the data partition's tree: bundles, photos, and the service's as their owner."""
+    """Fill the data partition's tree: bundles, photos, and the service's spool."""
     place = data / "bundles" / model
     shutil.copytree(bundle, place)
     (data / "bundles/current").symlink_to(model)
@@ -138,8 +138,11 @@ def data_tree(root: Path, data: Path, bundle: Path, model: str, photos: Path | N
     owner = re.search(r"^edge-kit:[^:]*:(\d+):(\d+):", passwd, re.M)
     if owner is None:
         raise ImageError("the image has no user edge-kit: systemd-sysusers made none")
+    user, group = int(owner[1]), int(owner[2])
     for path in (data, *data.rglob("*")):
-        os.chown(path, int(owner[1]), int(owner[2]), follow_symlinks=False)
+        # The service writes its spool only; the rest it reads by its group.
+        mine = user if path == data / "spool" else 0
+        os.chown(path, mine, group, follow_symlinks=False)
         if not path.is_symlink():
             path.chmod(0o750 if path.is_dir() else 0o640)
 

@@ -18,11 +18,11 @@ import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from boards.payload.certificates import make_key
+from boards.payload.certificates import make_key, make_request
 from boards.payload.programs import Run, call
 from boards.payload.redaction import finish_redaction, redact
 from boards.payload.settings import FILE, Settings, SettingsError, dump
-from boards.payload.wholefile import remove_whole, write_whole
+from boards.payload.wholefile import remove_whole, sync_folder, write_whole
 
 __all__ = ["FirstBoot", "device_serial", "main"]
 
@@ -31,7 +31,8 @@ _log = logging.getLogger("edge-kit-firstboot")
 USER = "edge-kit"
 ETC = "etc/edge-kit"
 DATA = "var/lib/edge-kit"
-DONE = f"{DATA}/first-boot-done"
+# On the root partition, as most of what was done: the data outlive it.
+DONE = f"{ETC}/first-boot-done"
 REQUEST = "edge-kit-request.csr"
 ENROLL = f"{ETC}/enroll.toml"
 ENROLL_SECRET = f"{ETC}/enroll-secret"
@@ -68,6 +69,7 @@ class FirstBoot:
         # First, and without settings: more space and own host keys are good in any case.
         self._step("grow the data partition", self.grow)
         self._step("make SSH host keys", lambda: self._run("ssh-keygen", "-A"))
+        self._step("guard the keys' directory", self.guard)
         try:
             settings = Settings.parse((self._boot / FILE).read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, SettingsError) as error:
@@ -114,11 +116,19 @@ class FirstBoot:
             self.failed.append(name)
 
     def grow(self) -> None:
-        """Let the data partition and its file system fill the card; none is no mistake."""
+        """Let the data partition and its file system fill the card; none is no mistake.
+
+        Raises:
+            OSError: There is one, and it is not mounted.
+        """
         # Of the file system that holds it: a customized stock system has it on the root's.
         find = ("findmnt", "--noheadings", "--output", "SOURCE,TARGET", "--target", f"/{DATA}")
         device, _, target = self._run(*find).strip().partition(" ")
-        if target.strip() != f"/{DATA}" or not device.startswith("/dev/"):
+        if target.strip() != f"/{DATA}":
+            if f"/{DATA}" in _text(self._root / "etc/fstab").split():
+                raise OSError("it is not mounted; what is placed now would be hidden by it later")
+            return
+        if not device.startswith("/dev/"):
             return
         entry = self._root / "sys/class/block" / Path(device).name
         number = (entry / "partition").read_text(encoding="ascii").strip()
@@ -126,6 +136,23 @@ class FirstBoot:
         self._run("sfdisk", "--no-reread", "--force", "-N", number, disk, stdin=", +\n")
         self._run("partx", "--update", "--nr", number, disk)
         self._run("resize2fs", device)
+
+    def guard(self) -> None:
+        """Let root alone put files beside the keys: the service's user could put links there.
+
+        Afterwards what root writes goes where it should, whoever owned the directories before.
+        """
+        data, tls = self._root / DATA, self._root / DATA / "tls"
+        data.mkdir(parents=True, exist_ok=True)
+        self._run("chown", f"root:{USER}", data)
+        data.chmod(0o750)
+        if tls.is_symlink():
+            tls.unlink()
+        tls.mkdir(mode=0o755, exist_ok=True)
+        self._run("chown", "root:root", tls)
+        for path in tls.iterdir():
+            if not path.is_file() or path.is_symlink():
+                path.unlink()
 
     def name(self, settings: Settings, serial: str) -> None:
         """Set the host name, for now and for good."""
@@ -212,22 +239,23 @@ class FirstBoot:
         if settings.makes_key:
             self._make_key(tls)
         if settings.generate_key and not settings.enroll:
-            self._ask_by_file(tls, serial)
+            self._ask_by_file(tls / "device.key", self._device_id(settings, serial))
 
     def _make_key(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
         key, fresh = folder / "device.key", folder / "device.key.new"
-        if not key.exists():
+        # A power cut may have left an empty one.
+        if not key.exists() or not key.stat().st_size:
+            fresh.unlink(missing_ok=True)
             make_key(fresh, self._run)
             self._own(fresh, 0o640, USER)
+            with fresh.open("rb") as file:
+                os.fsync(file.fileno())
             fresh.replace(key)
+            sync_folder(folder)
 
-    def _ask_by_file(self, folder: Path, serial: str) -> None:
-        key, request = folder / "device.key", folder / "device.csr"
-        subject = f"/CN=edge-{serial}"
-        self._run("openssl", "req", "-new", "-key", key, "-subj", subject, "-out", request)
+    def _ask_by_file(self, key: Path, name: str) -> None:
         # Nothing secret: whoever signs takes it from the card, and puts the answer into [tls].
-        self._write_path(self._boot / REQUEST, request.read_text(encoding="ascii"), 0o644)
+        self._write_path(self._boot / REQUEST, make_request(key, name, self._run), 0o644)
 
     def enrolment(self, settings: Settings, serial: str) -> None:
         """Say whom to ask for a certificate; `boards.payload.enroll` asks, after the network."""
@@ -235,7 +263,7 @@ class FirstBoot:
             for name in (ENROLL, ENROLL_SECRET, _HANDED_OVER):
                 (self._root / name).unlink(missing_ok=True)
             return
-        name = str(settings.run.get("device_id", f"edge-{serial}"))
+        name = self._device_id(settings, serial)
         if settings.enroll_password:
             pair = {"user": settings.enroll_user, "password": settings.enroll_password}
             secret = json.dumps(pair)
@@ -250,7 +278,7 @@ class FirstBoot:
     def service(self, settings: Settings, serial: str) -> None:
         """Write the service's configuration."""
         run: dict[str, object] = {
-            "device_id": f"edge-{serial}",
+            "device_id": self._device_id(settings, serial),
             "bundle": f"/{DATA}/bundles/current",
         }
         if broker := settings.run.get("broker"):
@@ -282,6 +310,10 @@ class FirstBoot:
             redact(self._boot / FILE, settings.public())
         # What is written there from now on is meant anew, even if it is the same.
         (self._root / _HANDED_OVER).unlink(missing_ok=True)
+
+    @staticmethod
+    def _device_id(settings: Settings, serial: str) -> str:
+        return str(settings.run.get("device_id", f"edge-{serial}"))
 
     def _write(self, name: str, text: str, mode: int, group: str = "") -> None:
         self._write_path(self._root / name, text, mode, group)
