@@ -341,7 +341,7 @@ def test_without_its_data_partition_a_board_keeps_its_secrets(board):
 
 
 def test_a_new_system_beside_old_data_is_set_up_again(tmp_path):
-    """Name, network and keys lie on the root partition; that they are done is no fact of the data."""
+    """Name and network lie on the root partition; that they are set is no fact of the data."""
     board = Board(tmp_path / "root", text="[system]\nhostname = 'cam'\n")
     board.boot()
     shutil.rmtree(board.root / "etc")
@@ -410,11 +410,33 @@ def test_the_serial_is_the_firmwares_or_from_the_machine_id(tmp_path):
         ("[run]\npassword = 'x'", "set by the first boot"),
         ("[run]\nfps = {a = 1}", "should be a text"),
         ("run = 3", "run is no table"),
+        ('[system]\nhostname = "cam\\n"', "no host name"),
+        ('[system]\ntimezone = "UTC\\n"', "no time zone"),
+        ('[system]\nntp = ["ntp.lan\\n"]', "no host name and no address"),
+        (f'[system]\nssh_keys = ["{KEY}\\u0000"]', "no public key"),
+        ('[wifi]\nssid = "a"\ncountry = "DE"\npassword = "s3cret-1\\nkey-mgmt=none"', "line break"),
+        (f"[wifi]\nssid = 'a'\ncountry = 'DE'\npassword = '{'x' * 64}'", "hexadecimal"),
+        ("[run]\ndevice_id = 'a/O=b'", "must be 1 to 64"),
+        ("[run]\ndevice_id = 7", "must be 1 to 64"),
+        ("[run]\n'a b' = 1", "no key of"),
     ],
 )
 def test_settings_that_make_no_sense_say_which(text, word):
     with pytest.raises(SettingsError, match=word):
         Settings.parse(text)
+
+
+def test_a_mistake_in_a_secret_is_told_without_it():
+    with pytest.raises(SettingsError) as caught:
+        Settings.parse('[wifi]\nssid = "a"\ncountry = "DE"\npassword = "s3cret-1\\n"')
+    assert "s3cret" not in str(caught.value)
+
+
+def test_what_editors_on_windows_write_is_read():
+    text = "\ufeff" + TEXT.replace("\n", "\r\n")
+    assert Settings.parse(text).ssid == "Werk; Halle 2"
+    pem = Settings.parse(text).ca
+    assert pem == PEM
 
 
 def test_settings_survive_their_own_writing():

@@ -24,15 +24,19 @@ _KEYS: dict[str, dict[str, type]] = {
     "secrets": {"broker_password": str, "enroll_user": str, "enroll_password": str},
 }
 # RFC 1123 labels; {serial} is filled in on the board.
-_HOSTNAME = re.compile(r"(?=.{1,63}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?$")
-_ZONE = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*$")
-_TIME_SERVER = re.compile(r"[A-Za-z0-9:][A-Za-z0-9:.-]{0,252}$")
+_HOSTNAME = re.compile(r"(?=.{1,63}\Z)[a-z0-9]([a-z0-9-]*[a-z0-9])?")
+_ZONE = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*")
+_TIME_SERVER = re.compile(r"[A-Za-z0-9:][A-Za-z0-9:.-]{0,252}")
+# A device id becomes part of topics, and the subject of a certificate's request.
+_DEVICE = re.compile("[A-Za-z0-9._-]{1,64}")
+_BARE_KEY = re.compile("[A-Za-z0-9_-]+")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 # RFC 7030, section 3.2.2: a label may follow.
 _EST = re.compile(
     r"https://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?"
     r"/\.well-known/est(/[A-Za-z0-9._~-]+)?"
 )
-_SSH_KEY = re.compile(r"(ssh|ecdsa|sk)-[a-z0-9@.-]+ [A-Za-z0-9+/=]{40,}( [^\n\r]*)?$")
+_SSH_KEY = re.compile(r"(ssh|ecdsa|sk)-[a-z0-9@.-]+ [A-Za-z0-9+/=]{40,}( [^\x00-\x1f\x7f]*)?")
 
 
 class SettingsError(ValueError):
@@ -87,7 +91,8 @@ class Settings:
             SettingsError: It is no TOML, or a key is unknown or makes no sense.
         """
         try:
-            data = tomllib.loads(text)
+            # Some editors begin a file with a byte order mark.
+            data = tomllib.loads(text.removeprefix("\ufeff"))
         except tomllib.TOMLDecodeError as error:
             raise SettingsError(f"no TOML: {error}") from None
         run = data.pop("run", {})
@@ -174,35 +179,55 @@ class Settings:
         return {name: table for name, table in filled.items() if table}
 
     def _check(self) -> None:
-        if not _HOSTNAME.match(self.hostname.replace("{serial}", "0" * 16)):
+        if not _HOSTNAME.fullmatch(self.hostname.replace("{serial}", "0" * 16)):
             raise SettingsError(
                 f"system.hostname {self.hostname!r} is no host name: small letters, digits, hyphens"
             )
-        if self.timezone and not _ZONE.match(self.timezone):
+        if self.timezone and not _ZONE.fullmatch(self.timezone):
             raise SettingsError(f"system.timezone {self.timezone!r} is no time zone")
         for key in self.ssh_keys:
-            if not _SSH_KEY.match(key):
+            if not _SSH_KEY.fullmatch(key):
                 raise SettingsError(
                     "system.ssh_keys holds what is no public key (a line that starts with ssh-…)"
                 )
-        if self.wifi_password and not 8 <= len(self.wifi_password.encode()) <= 64:
-            raise SettingsError("wifi.password must have 8 to 63 characters")
-        if self.ssid and not 1 <= len(self.ssid.encode()) <= 32:
-            raise SettingsError("wifi.ssid must have 1 to 32 bytes")
-        if self.ssid and not re.fullmatch("[A-Z]{2}", self.country):
-            raise SettingsError("wifi.country must be two capital letters, such as DE")
+        self._check_wifi()
         if self.key and self.generate_key:
             raise SettingsError("tls.key is given and tls.generate_key asks for another one")
         for server in self.ntp:
-            if not _TIME_SERVER.match(server):
+            if not _TIME_SERVER.fullmatch(server):
                 raise SettingsError(f"system.ntp {server!r} is no host name and no address")
         self._check_enrolment()
         for name in ("ca", "certificate", "key"):
             if (text := getattr(self, name)) and "-----BEGIN " not in text:
                 raise SettingsError(f"tls.{name} is no PEM text")
+        self._check_run()
+
+    def _check_wifi(self) -> None:
+        length = len(self.wifi_password.encode())
+        hexadecimal = re.fullmatch("[0-9a-fA-F]{64}", self.wifi_password)
+        if self.wifi_password and not (8 <= length <= 63 or hexadecimal):
+            raise SettingsError(
+                "wifi.password must have 8 to 63 characters, or 64 hexadecimal digits"
+            )
+        if _CONTROL.search(self.wifi_password):
+            raise SettingsError("wifi.password holds a line break or another control character")
+        if self.ssid and not 1 <= len(self.ssid.encode()) <= 32:
+            raise SettingsError("wifi.ssid must have 1 to 32 bytes")
+        if self.ssid and not re.fullmatch("[A-Z]{2}", self.country):
+            raise SettingsError("wifi.country must be two capital letters, such as DE")
+
+    def _check_run(self) -> None:
         for key in ("password", "password_file", "tls_ca", "tls_cert", "tls_key", "spool"):
             if key in self.run:
                 raise SettingsError(f"run.{key} is set by the first boot; see [secrets] and [tls]")
+        for key in self.run:
+            if not _BARE_KEY.fullmatch(key):
+                raise SettingsError(f"run.{key!r} is no key of `edge-kit run`")
+        device = self.run.get("device_id", "d")
+        if not (isinstance(device, str) and _DEVICE.fullmatch(device)):
+            raise SettingsError(
+                f"run.device_id {device!r} must be 1 to 64 of the characters A-Z a-z 0-9 . _ -"
+            )
         dump({"run": dict(self.run)})
 
     def _check_enrolment(self) -> None:
