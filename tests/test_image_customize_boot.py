@@ -1,6 +1,6 @@
-"""Stock systems, customized and booted in QEMU: ``make image-test``. Four minutes each on two idle cores,
-and five for making each stock system.
+"""Stock systems, customized and booted in QEMU: ``make image-test``.
 
+Four minutes each on two idle cores, and five for making each stock system.
 STOCK_BOOKWORM and STOCK_TRIXIE name images that tests/raspios.py has made before.
 """
 
