@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ from edge_kit.cli import cli, run_group
 from edge_kit.errors import ConfigError, ImageError, LinkError, UsageError
 from edge_kit.link.link import Connected, Published
 from edge_kit.link.mqtt import MqttLink
+from edge_kit.wire import Refusal, ResultMessage
 from tests.mosquitto import free_port
 from tests.stock import run
 
@@ -197,8 +199,9 @@ def test_a_broker_that_no_emulator_reaches_is_told(url):
 
 @pytest.mark.broker
 def test_the_first_device_that_comes_online_is_heard_and_old_news_is_not(mosquitto):
-    def say(topic: str, body: dict) -> None:
-        link.publish(f"edgekit/1/{topic}", json.dumps(body).encode(), qos=1, retain=True)
+    def say(topic: str, body: dict | ResultMessage) -> None:
+        payload = json.dumps(body).encode() if isinstance(body, dict) else body.encode()
+        link.publish(f"edgekit/1/{topic}", payload, qos=1, retain=True)
 
     link = MqttLink(mosquitto.address, "speaker", [])
     link.start()
@@ -212,17 +215,21 @@ def test_the_first_device_that_comes_online_is_heard_and_old_news_is_not(mosquit
         ear = Ear(mosquitto.port)
     try:
         deadline = time.monotonic() + 30
-        while not (ear.device and ear.answers) and time.monotonic() < deadline:
+        while not (ear.device and ear.answers and ear.refusals) and time.monotonic() < deadline:
             say("edge-1/status", {"state": "online", "engine": "onnx"})
             say("edge-1/state", {"counters": {"frames": 3}})
-            say("edge-1/results", {})
+            answer = ResultMessage(bytes(8), bytes(8), label=1, probabilities=(0.2, 0.8))
+            say("edge-1/results", answer)
+            say("edge-1/results", replace(answer, refusal=Refusal.ENGINE, probabilities=()))
+            say("edge-1/results", {})  # no result at all
             ear.heard.wait(1)
             ear.heard.clear()
     finally:
         ear.close()
         link.stop()
     assert (ear.device, ear.status["engine"]) == ("edge-1", "onnx")
-    assert ear.answers >= 1 and ear.counters == {"frames": 3}
+    assert ear.answers >= 1 and ear.refusals >= 1 and ear.counters == {"frames": 3}
+    assert ear.answers <= ear.refusals + 1
 
 
 def test_a_broker_is_started_where_none_listens():

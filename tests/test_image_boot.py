@@ -235,6 +235,7 @@ enroll_password = "{PASSWORD}"
             before = board.ear.answers
             board.until(lambda n=before + 5: board.ear.answers >= n, f"5 answers on {engine}")
             assert board.ear.status["engine"] == engine
+        assert not board.ear.refusals
 
 
 def test_two_builds_are_the_same_image(image, tmp_path):

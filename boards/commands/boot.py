@@ -81,6 +81,7 @@ def _sentence(ear: Ear, seconds: float) -> str:
     return (
         f"{ear.device} is online after {seconds:.0f} s: {status.get('model')} on "
         f"{status.get('engine')}, {ear.answers} answers"
+        + (f", {ear.refusals} refused" if ear.refusals else "")
     )
 
 

@@ -15,7 +15,8 @@ from typing import Any
 
 from boards.image.tool import need
 from boards.payload.settings import Settings
-from edge_kit.errors import ImageError, LinkError, MissingExtraError
+from edge_kit.errors import DecodeError, ImageError, LinkError, MissingExtraError
+from edge_kit.wire import Refusal, ResultMessage
 
 __all__ = ["HOST_IN_GUEST", "Ear", "broker", "broker_port"]
 
@@ -98,7 +99,8 @@ class Ear:
         device: Id of the first device that said it is online; empty before.
         status: What it said.
         online: Whether the last word of it, or of the broker, was that it is there.
-        answers: Results that workers sent to it.
+        answers: Samples of it that workers classified.
+        refusals: Those that they refused, for want of its model say.
         counters: Its latest counters.
 
     Raises:
@@ -118,6 +120,7 @@ class Ear:
         self.status: dict[str, Any] = {}
         self.counters: dict[str, Any] = {}
         self.answers = 0
+        self.refusals = 0
         self._client = mqtt.Client(CallbackAPIVersion.VERSION2, protocol=mqtt.MQTTv5)
         self._client.on_connect = lambda client, *_rest: client.subscribe(f"{_TOPICS}/+/+")
         self._client.on_message = lambda _client, _data, message: self._hear(
@@ -146,8 +149,18 @@ class Ear:
         elif kind == "state":
             self.counters = _object(payload).get("counters", {})
         elif kind == "results":
-            self.answers += 1
+            self._hear_result(payload)
         self.heard.set()
+
+    def _hear_result(self, payload: bytes) -> None:
+        try:
+            result = ResultMessage.decode(payload)
+        except DecodeError:
+            return
+        if result.refusal is Refusal.NONE:
+            self.answers += 1
+        else:
+            self.refusals += 1
 
 
 def _object(payload: bytes) -> dict[str, Any]:
