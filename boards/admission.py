@@ -11,6 +11,7 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
+from boards.card import SUDO
 from boards.disks import Disk, find
 from boards.guards import Objection, may_flash, objections
 from edge_kit.errors import ImageError, UsageError
@@ -126,7 +127,7 @@ def _check_rights(path: str) -> None:
     """
     if os.access(path, os.R_OK | os.W_OK, effective_ids=True):
         return
-    hint = "run the same command with sudo"
+    hint = SUDO
     try:
         state = Path(path).stat()
         group = Path(path).group()

@@ -14,7 +14,10 @@ from typing import Protocol
 from boards.disks import Disk
 from edge_kit.errors import ImageError
 
-__all__ = ["BlockCard", "Card", "MemoryCard"]
+__all__ = ["SUDO", "BlockCard", "Card", "MemoryCard"]
+
+# sudo has a PATH of its own, without virtual environments.
+SUDO = 'run the same command with sudo (in a virtual environment: sudo "$(command -v edge-kit)" …)'
 
 # <linux/fs.h>
 _BLKRRPART = 0x125F
@@ -233,9 +236,7 @@ def _open(path: str) -> int:
     try:
         return os.open(path, os.O_RDWR | os.O_EXCL | os.O_CLOEXEC)
     except PermissionError:
-        raise ImageError(
-            f"{path} may not be written by this user", "run the same command with sudo"
-        ) from None
+        raise ImageError(f"{path} may not be written by this user", SUDO) from None
     except OSError as error:
         reasons = {
             errno.EBUSY: "is in use: something mounted it or stands on it",

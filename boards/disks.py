@@ -42,6 +42,7 @@ class Disk:
         busy: The kernel does not give it away exclusively: something uses it.
         card: On the MMC bus, ``SD`` or ``MMC`` (soldered); empty elsewhere or when not known.
         writers: Processes that hold it open for writing, as far as can be seen.
+        planned: Where ``/etc/fstab`` wants it mounted, by its own id, label or serial number.
         children: What stands on it: partitions, mappings, arrays.
     """
 
@@ -62,6 +63,7 @@ class Disk:
     busy: bool
     card: str
     writers: tuple[str, ...]
+    planned: tuple[str, ...]
     children: tuple[Disk, ...]
 
     def everything(self) -> Iterator[Disk]:
@@ -153,6 +155,7 @@ def _disk(row: Mapping[str, Any], depth: int = 0) -> Disk:
         busy=False,
         card="",
         writers=(),
+        planned=(),
         children=tuple(_disk(child, depth + 1) for child in row.get("children") or ()),
     )
 

@@ -38,7 +38,11 @@ _SILENT = {"zfs_member": "ZFS", "ceph_bluestore": "Ceph", "bcachefs": "bcachefs"
 _POOLED = ("btrfs", "bcachefs")
 # Where live systems mount their medium and what is on it.
 _LIVE = ("/cdrom", "/run/live", "/run/initramfs")
-_EMMC_EXTRA = re.compile(r"mmcblk\d+(boot\d+|rpmb|gp\d+)$")
+_EMMC_EXTRA = re.compile(r"mmcblk\d+(boot\d+|rpmb|gp\d+)$|mtdblock\d")
+# Devices that drivers make of software or of a network, whatever kind lsblk calls them.
+_VIRTUAL = re.compile(
+    r"((zram|ram|loop|fd|sr|md_?d?|dm-|nbd|rbd|rnbd|drbd|zd|bcache|pktcdvd|ublkb)\d|etherd)"
+)
 
 
 @dataclass(frozen=True)
@@ -154,7 +158,7 @@ def _unfit(target: Disk, need: int, loop: bool) -> Iterator[Objection]:
         yield Objection("kind", f"is no disk but of kind {target.kind}")
     if _EMMC_EXTRA.match(target.name):
         yield Objection("emmc-boot", "is the boot area of soldered flash memory")
-    if re.match(r"(zram|ram|loop|fd|sr|md|dm-|nbd|rbd|drbd|zd)\d", target.name) and not loop:
+    if _VIRTUAL.match(target.name) and not loop:
         yield Objection("virtual", "is no card but a device that software makes")
     if target.read_only:
         yield Objection("read-only", "is read-only (look for the card's lock switch)")
@@ -177,6 +181,13 @@ def _unlike_a_card(target: Disk, disks: tuple[Disk, ...]) -> Iterator[Objection]
         yield Objection("large", f"is larger than cards are ({target.size / 1e9:,.0f} GB)", True)
     if members := sorted({m for d in target.everything() if (m := _member(d.filesystem))}):
         yield Objection("member", f"is a member of {', '.join(members)}", True)
+    waits = (d for d in target.everything() if not d.mounts)
+    if points := sorted({p for d in waits for p in d.planned}):
+        yield Objection(
+            "planned",
+            f"is not mounted now, but this machine's /etc/fstab wants it at {', '.join(points)}",
+            True,
+        )
     spare = any(d.filesystem == "LVM2_member" and not d.children for d in target.everything())
     if spare and any(d.kind == "lvm" for d in walk(disks)):
         # A disk without a share in any volume is not held, but its group breaks without it.

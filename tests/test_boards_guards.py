@@ -62,6 +62,14 @@ DANGEROUS = {
         [PC, sd("mmcblk1", 32 * GB), sd("mmcblk1boot0", 5 * GB)],
         "mmcblk1boot0", "emmc-boot", False),
     "a network block device": ([PC, disk("nbd0", 8 * GB, tran=None)], "nbd0", "virtual", False),
+    "a cached disk": ([PC, disk("bcache0", 8 * GB, tran=None)], "bcache0", "virtual", False),
+    "a disk that a program serves": (
+        [PC, disk("ublkb0", 8 * GB, tran=None)], "ublkb0", "virtual", False),
+    "a disk over Ethernet": (
+        [PC, disk("etherd/e1.0", 8 * GB, kname="etherd!e1.0", tran=None)],
+        "etherd!e1.0", "virtual", False),
+    "the flash memory that a board boots from": (
+        [PC, disk("mtdblock0", 8 * GB, tran=None)], "mtdblock0", "emmc-boot", False),
     "a volume of a ZFS pool": ([PC, disk("zd0", 8 * GB, tran=None)], "zd0", "virtual", False),
     "an optical drive on USB": (
         [PC, on("sr0", "rom", rm=1, hotplug=1, tran="usb")], "sr0", "kind", False),

@@ -6,13 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from boards.disks import find
 from boards.guards import may_flash, objections
-from boards.reading import Reading, disks_of, parse_blkid, read_disks, take_reading
+from boards.reading import Reading, _fstab, disks_of, parse_blkid, read_disks, take_reading
 from edge_kit.errors import ImageError
 from tests.lsblk import GB, disk, modern, on, part, sd, usb
 
@@ -98,6 +99,41 @@ def test_every_mount_point_counts_not_only_the_one_that_old_versions_tell():
     said = reading(sdc, mountinfo=[line.replace("8:33", number) for line in lines])
     assert find(disks_of(said), "sdc1").mounts == ("/media/My Photos",)
     assert codes(said, "sdc") == ["mounted"]
+
+
+def test_a_disk_that_fstab_wants_is_no_plain_stick(tmp_path):
+    links = tmp_path / "disk"
+    for place, name, target in (("by-uuid", "12-34", "sdb1"), ("by-label", "my\\x20boot", "sdc1"),
+                                ("by-id", "usb-Kingston_1-part2", "sdd2")):  # fmt: skip
+        (links / place).mkdir(parents=True)
+        (tmp_path / target).touch()
+        (links / place / name).symlink_to(tmp_path / target)
+    text = f"""# UUID=12-34 /comment ext4
+UUID="12-34" /boot/firm\\040ware vfat noauto 0 2
+LABEL=my\\040boot none swap sw
+{links}/by-id/usb-Kingston_1-part2 /backup ext4 nofail
+{tmp_path}/sdb1 /media/usb0 auto user,noauto
+UUID=none-such /gone ext4
+proc /proc proc
+UUID=12-34
+"""
+    found = _fstab(text, links)
+    assert found == {
+        f"{tmp_path}/sdb1": ("/boot/firm ware",),
+        f"{tmp_path}/sdc1": ("swap",),
+        f"{tmp_path}/sdd2": ("/backup",),
+    }
+
+
+def test_a_disk_that_is_used_at_times_is_taken_by_name_only():
+    said = replace(reading(usb("sdb", 32 * GB, part("sdb1"))), fstab={"/dev/sdb1": ("/boot",)})
+    disks = disks_of(said)
+    (found,) = objections(find(disks, "sdb"), disks)
+    assert (found.code, found.forcible) == ("planned", True)
+    assert "/etc/fstab wants it at /boot" in found.why
+    mounted = replace(said, mountinfo=("25 1 0:22 / /boot rw - vfat /dev/sdb1 rw",))
+    disks = disks_of(mounted)
+    assert "planned" not in [o.code for o in objections(find(disks, "sdb"), disks)]
 
 
 @pytest.mark.parametrize(("kind", "code"), [("SD", []), ("MMC", ["emmc"]), ("", [])])

@@ -143,3 +143,4 @@ def test_who_may_not_write_is_told_what_to_do(tmp_path, monkeypatch, mode):
     ) as caught:
         machine.admission(str(node)).look(NEED)
     assert ("member of the group disk" in str(caught.value)) == (mode == 0o660)
+    assert 'sudo "$(command -v edge-kit)"' in str(caught.value)
