@@ -79,7 +79,9 @@ def read_reference(bundle: Bundle) -> ReferenceSet | None:
     try:
         data = json.loads((bundle.root / INDEX).read_text(encoding="utf-8"))
         photos = tuple(_photo(bundle, row) for row in data["photos"])
-        split = str(data.get("split", ""))
+        split = data.get("split", "")
+        if not isinstance(split, str) or not split.isprintable():
+            raise ValueError(f"split {split!r:.40} is no name")
     except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise BundleError(
             f"{INDEX} of {bundle.root} cannot be read ({error!r})", "export it again"

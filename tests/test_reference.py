@@ -45,7 +45,7 @@ def data(tmp_path) -> PhotoSet:
 
 
 def index(*rows: dict, **more: object) -> dict[str, bytes]:
-    return {INDEX: json.dumps({"split": "test", "photos": rows, **more}).encode()}
+    return {INDEX: json.dumps({"split": "test", "photos": rows} | more).encode()}
 
 
 @pytest.mark.parametrize(
@@ -136,6 +136,8 @@ def test_a_changed_photo_is_noticed_with_the_bundle(tmp_path, data):
         (index({"path": INDEX, "label": True}), "no index of a class"),
         (index({"path": INDEX, "label": "red"}), "no index of a class"),
         (index({"path": INDEX}), "'label'"),
+        (index({"path": INDEX, "label": 0}, split=None), "split None is no name"),
+        (index({"path": INDEX, "label": 0}, split="a\x1b[2J\nb"), "is no name"),
         (index({"path": INDEX, "label": 0}, {"path": INDEX, "label": 0}), "lists a photo twice"),
     ],
 )
