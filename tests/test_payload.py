@@ -13,8 +13,9 @@ from boards.image import hook
 from boards.payload.firstboot import DATA, DONE, FirstBoot, device_serial
 from boards.payload.place import FILES, place_code, place_files, watchdog
 from boards.payload.programs import call
-from boards.payload.settings import FILE, Settings, SettingsError, dump
+from boards.payload.settings import FILE, Settings, SettingsError, dump, without_secrets
 from edge_kit.config import resolve
+from edge_kit.sources.rtsp import without_secrets as masked
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGsS0mfh6lHq4bq3l0xS4m4mVTlYqJZ1A8c1VHdU6mBO me@desk"
 PEM = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
@@ -100,7 +101,7 @@ def test_the_first_boot_makes_a_board_itself(board):
     assert "127.0.1.1\tcam-10000000abcdef12" in board.read("etc/hosts")
     assert "old" not in board.read("etc/hosts")
     assert str((board.root / "etc/localtime").readlink()) == "/usr/share/zoneinfo/Europe/Lisbon"
-    assert board.read("root/.ssh/authorized_keys") == f"{KEY}\n"
+    assert board.read("root/.ssh/authorized_keys").splitlines()[1:] == [KEY]
     assert board.mode("root/.ssh/authorized_keys") == 0o600
     assert "ssh-keygen -A" in board.ran
 
@@ -364,6 +365,76 @@ def test_later_boots_do_nothing_unless_the_settings_were_edited(board):
     assert config["password_file"] == "/etc/edge-kit/broker-password"
     wifi = "etc/NetworkManager/system-connections/edge-kit-wifi.nmconnection"
     assert "psk=" in board.read(wifi)
+
+
+def test_what_the_settings_do_not_name_any_more_is_gone(board):
+    """Somebody whose key was taken out must not get in, and an old network is not joined."""
+    pem = TEXT.replace("generate_key", f"certificate = '''{PEM}'''\ngenerate_key")
+    board.settings.write_text(pem, encoding="utf-8")
+    assert board.boot().failed == []
+    assert (board.root / DATA / "tls/device.crt").exists()
+    board.settings.write_text("[run]\nbroker = 'mqtt://b'\n", encoding="utf-8")
+    assert board.boot().failed == []
+    assert not (board.root / "root/.ssh/authorized_keys").exists()
+    assert not list((board.root / "etc/NetworkManager/system-connections").iterdir())
+    assert sorted(f.name for f in (board.root / DATA / "tls").iterdir()) == ["device.key"]
+
+
+def test_keys_that_somebody_else_let_in_stay(tmp_path):
+    board = Board(tmp_path / "root", text="[system]\n")
+    board.write("root/.ssh/authorized_keys", f"{KEY}\n")
+    assert board.boot().failed == []
+    assert board.read("root/.ssh/authorized_keys") == f"{KEY}\n"
+
+
+def test_a_broker_without_tls_gets_no_certificates_which_the_device_would_refuse(board, tmp_path):
+    board.settings.write_text(TEXT.replace("mqtts:", "mqtt:"), encoding="utf-8")
+    assert board.boot().failed == []
+    here = tmp_path / "device.toml"
+    here.write_text(board.read("etc/edge-kit/device.toml").replace('"/', f'"{board.root}/'))
+    assert resolve({}, {}, here).address is not None
+
+
+def test_another_country_is_taken_though_the_password_is_gone(board):
+    board.boot()
+    place = "etc/NetworkManager/system-connections/edge-kit-wifi.nmconnection"
+    before = board.read(place)
+    text = board.settings.read_text(encoding="utf-8")
+    board.settings.write_text(text.replace('"DE"', '"PT"'), encoding="utf-8")
+    assert board.boot().failed == []
+    assert "ieee80211_regdom=PT" in board.read("etc/modprobe.d/edge-kit-wifi.conf")
+    assert board.read(place) == before and "psk=" in before
+
+
+def test_a_cameras_password_leaves_the_boot_partition_and_stays_in_force(tmp_path):
+    text = "[run]\ncamera = 'rtsp://eye:s3cret@cam.lan/1?token=t0ken'\n"
+    board = Board(tmp_path / "root", text=text)
+
+    def camera() -> str:
+        return tomllib.loads(board.read("etc/edge-kit/device.toml"))["camera"]
+
+    for _ in range(2):
+        assert board.boot().failed == []
+        assert camera() == "rtsp://eye:s3cret@cam.lan/1?token=t0ken"
+        left = board.settings.read_text()
+        assert "s3cret" not in left and "eye" not in left and "t0ken" not in left
+        board.settings.write_text(f"{left}fps = 1\n")
+    board.settings.write_text(left.replace("/1", "/2"))
+    assert board.boot().failed == ["configure the service"]
+    assert camera().endswith("/1?token=t0ken")
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["rtsp://u:p@c/1?a=b", "rtsp://u:p@ss@c:554/x@y", "rtsp://c/a?b@c", "/dev/video0", "auto",
+     "http://***@c/?***", "rtsps://[::1]/x?"],
+)  # fmt: skip
+def test_addresses_are_masked_as_the_device_does(address):
+    if "://" in address:
+        assert without_secrets(address).removesuffix("?***") == masked(address).removesuffix("?***")
+        assert without_secrets(without_secrets(address)) == without_secrets(address)
+    else:
+        assert without_secrets(address) == address
 
 
 def test_unusable_settings_still_give_host_keys_and_a_sentence(tmp_path, caplog):

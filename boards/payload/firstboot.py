@@ -14,15 +14,16 @@ import os
 import re
 import subprocess
 import sys
-import uuid
+import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from boards.payload.certificates import make_key, make_request
 from boards.payload.programs import Run, call
 from boards.payload.redaction import finish_redaction, redact
-from boards.payload.settings import FILE, Settings, SettingsError, dump
+from boards.payload.settings import FILE, MASK, Settings, SettingsError, dump, without_secrets
 from boards.payload.wholefile import remove_whole, sync_folder, write_whole
+from boards.payload.wifi import connection, password_of
 
 __all__ = ["FirstBoot", "device_serial", "main"]
 
@@ -38,6 +39,10 @@ ENROLL = f"{ETC}/enroll.toml"
 ENROLL_SECRET = f"{ETC}/enroll-secret"
 _HANDED_OVER = f"{ETC}/enroll-handed-over"
 TIME_SERVERS = "etc/systemd/timesyncd.conf.d/edge-kit.conf"
+_WIFI = "etc/NetworkManager/system-connections/edge-kit-wifi.nmconnection"
+_SSH_KEYS = "root/.ssh/authorized_keys"
+# What it wrote it may remove; keys that somebody else put there stay.
+_OWN_KEYS = f"# from {FILE} on the boot partition\n"
 BOOT = ("boot/firmware", "boot")
 
 
@@ -195,32 +200,22 @@ class FirstBoot:
         """Let the owners of the keys in, and nobody by password."""
         if settings.ssh_keys:
             (self._root / "root/.ssh").mkdir(mode=0o700, parents=True, exist_ok=True)
-            text = "\n".join(settings.ssh_keys) + "\n"
-            self._write("root/.ssh/authorized_keys", text, 0o600)
+            self._write(_SSH_KEYS, _OWN_KEYS + "\n".join(settings.ssh_keys) + "\n", 0o600)
+        elif _text(self._root / _SSH_KEYS).startswith(_OWN_KEYS):
+            remove_whole(self._root / _SSH_KEYS)
 
     def wifi(self, settings: Settings) -> None:
-        """Write NetworkManager's connection (its keyfile format) and the radio's country."""
-        place = "etc/NetworkManager/system-connections/edge-kit-wifi.nmconnection"
+        """Write NetworkManager's connection and the radio's country; forget an old network."""
+        place = self._root / _WIFI
         if not settings.ssid:
+            if place.exists():
+                remove_whole(place)
             return
-        if not settings.wifi_password and self._has_secret_of(place, settings.ssid):
-            return  # the password was removed from the boot partition at an earlier boot
-        lines = ["[connection]", "id=edge-kit-wifi", f"uuid={_uuid(settings.ssid)}", "type=wifi"]
-        lines += ["", "[wifi]", "mode=infrastructure", f"ssid={_keyfile_bytes(settings.ssid)}"]
-        if settings.wifi_password:
-            password = settings.wifi_password.replace("\\", "\\\\")
-            # GKeyFile strips leading spaces, unless escaped.
-            password = re.sub("^ ", r"\\s", password)
-            lines += ["", "[wifi-security]", "key-mgmt=wpa-psk", f"psk={password}"]
-        lines += ["", "[ipv4]", "method=auto", "", "[ipv6]", "method=auto", ""]
-        self._write(place, "\n".join(lines), 0o600)
+        # The password may have been removed from the boot partition at an earlier boot.
+        password = password_of(settings, _text(place))
+        self._write(_WIFI, connection(settings, password), 0o600)
         regulatory = f"options cfg80211 ieee80211_regdom={settings.country}\n"
         self._write("etc/modprobe.d/edge-kit-wifi.conf", regulatory, 0o644)
-
-    def _has_secret_of(self, place: str, ssid: str) -> bool:
-        file = self._root / place
-        text = file.read_text(encoding="utf-8") if file.exists() else ""
-        return "psk=" in text and f"ssid={_keyfile_bytes(ssid)}\n" in text
 
     def tls(self, settings: Settings, serial: str) -> None:
         """Place what was given; make a key and a request for its certificate when told so."""
@@ -232,6 +227,12 @@ class FirstBoot:
         ):
             if text:
                 self._write(f"{DATA}/tls/{name}", text.rstrip("\n") + "\n", mode, group=USER)
+        # They are no secrets, so the settings still name them unless they are not wanted any more.
+        if not settings.ca:
+            (tls / "ca.pem").unlink(missing_ok=True)
+        if not (settings.certificate or settings.enroll):
+            for name in ("device.crt", "given.crt"):
+                (tls / name).unlink(missing_ok=True)
         # One that was given before may have been renewed by the board since.
         if settings.certificate and not (settings.enroll and _text(tls / "given.crt") == given):
             self._write(f"{DATA}/tls/device.crt", given, 0o644, group=USER)
@@ -291,16 +292,28 @@ class FirstBoot:
             self._write(f"{ETC}/broker-password", text, 0o640, group=USER)
         if (self._root / ETC / "broker-password").exists():
             run["password_file"] = f"/{ETC}/broker-password"
+        if broker and str(broker).startswith("mqtts:"):
+            run |= self._tls_files()
+        run |= self._camera(settings)
+        self._write(f"{ETC}/device.toml", dump({"": run}), 0o640, group=USER)
+
+    def _tls_files(self) -> dict[str, object]:
         tls = self._root / DATA / "tls"
         files = {"tls_ca": "ca.pem"}
-        if (
-            tls / "device.crt"
-        ).exists():  # a key whose certificate is still asked for is no use yet
+        # A key whose certificate is still asked for is no use yet.
+        if (tls / "device.crt").exists():
             files |= {"tls_cert": "device.crt", "tls_key": "device.key"}
-        for key, name in files.items():
-            if (tls / name).exists():
-                run[key] = f"/{DATA}/tls/{name}"
-        self._write(f"{ETC}/device.toml", dump({"": run}), 0o640, group=USER)
+        return {k: f"/{DATA}/tls/{name}" for k, name in files.items() if (tls / name).exists()}
+
+    def _camera(self, settings: Settings) -> dict[str, object]:
+        """Return the camera's address with the secrets that an earlier boot took from it."""
+        camera = settings.run.get("camera")
+        if not isinstance(camera, str) or MASK not in camera:
+            return {}
+        held = tomllib.loads(_text(self._root / ETC / "device.toml")).get("camera")
+        if not isinstance(held, str) or without_secrets(held) != camera:
+            raise ValueError(f"run.camera {camera} is another one: give its user and password")
+        return {"camera": held}
 
     def forget(self, settings: Settings) -> None:
         """Replace the settings by what anyone may read. FAT and flash may keep old sectors."""
@@ -343,15 +356,6 @@ def device_serial(root: Path = Path("/")) -> str:
     machine = (root / "etc/machine-id").read_text(encoding="ascii").strip()
     # machine-id(5) asks that the id itself be kept, and hashed with a purpose.
     return hashlib.sha256(f"edge-kit {machine}".encode()).hexdigest()[:16]
-
-
-def _uuid(ssid: str) -> str:
-    return str(uuid.uuid5(uuid.NAMESPACE_DNS, f"{ssid}.wifi.edge-kit"))
-
-
-def _keyfile_bytes(text: str) -> str:
-    """Return a network's name as NetworkManager's list of bytes, which needs no escapes."""
-    return ";".join(str(byte) for byte in text.encode()) + ";"
 
 
 def _text(path: Path) -> str:

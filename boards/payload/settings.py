@@ -13,9 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["FILE", "Settings", "SettingsError", "dump"]
+__all__ = ["FILE", "MASK", "Settings", "SettingsError", "dump", "without_secrets"]
 
 FILE = "edge-kit.toml"
+# What stands for user, password and query of a camera's address once they are removed.
+MASK = "***"
 
 _KEYS: dict[str, dict[str, type]] = {
     "system": {"hostname": str, "timezone": str, "ssh_keys": list, "ntp": list},
@@ -127,7 +129,8 @@ class Settings:
     def has_secrets(self) -> bool:
         """Whether `public` leaves something out."""
         secrets = (self.wifi_password, self.key, self.broker_password)
-        return any((*secrets, self.enroll_user, self.enroll_password))
+        masked = self._public_run() != dict(self.run)
+        return any((*secrets, self.enroll_user, self.enroll_password, masked))
 
     @property
     def makes_key(self) -> bool:
@@ -170,13 +173,19 @@ class Settings:
                 "enroll_user": kept(self.enroll_user),
                 "enroll_password": kept(self.enroll_password),
             },
-            "run": dict(self.run),
+            "run": dict(self.run) if secret else self._public_run(),
         }
         filled = {
             name: {k: v for k, v in table.items() if v not in ("", [], False) or name == "run"}
             for name, table in tables.items()
         }
         return {name: table for name, table in filled.items() if table}
+
+    def _public_run(self) -> dict[str, Any]:
+        run = dict(self.run)
+        if isinstance(camera := run.get("camera"), str):
+            run["camera"] = without_secrets(camera)
+        return run
 
     def _check(self) -> None:
         if not _HOSTNAME.fullmatch(self.hostname.replace("{serial}", "0" * 16)):
@@ -260,6 +269,18 @@ def _check_table(table: str, keys: object) -> None:
             raise SettingsError(f"{table}.{key} should be {known[key].__name__}")
         if isinstance(value, list) and not all(isinstance(v, str) for v in value):
             raise SettingsError(f"{table}.{key} should hold texts")
+
+
+def without_secrets(address: str) -> str:
+    """Return a camera's address with user, password and query masked; others as they are.
+
+    The same rule as `edge_kit.sources.rtsp`.
+    """
+    found = re.match(r"([A-Za-z]+://)(?:([^/?]*)@)?([^?]*)(\?.*)?", address, re.S)
+    if found is None:
+        return address
+    who, query = (f"{MASK}@" if found[2] is not None else ""), (f"?{MASK}" if found[4] else "")
+    return f"{found[1]}{who}{found[3]}{query}"
 
 
 def dump(tables: Mapping[str, Mapping[str, Any]]) -> str:
