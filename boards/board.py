@@ -274,6 +274,10 @@ def _check(board: Board, where: str) -> None:
             system.bits == 64 or set(system.engines) <= {"tflite-runtime"},
             f"{system.name} has 32 bits, for which only tflite-runtime has wheels",
         )
+        need(
+            system.bits == 64 or system.route == "none",
+            f"{system.name} has 32 bits, for which no images are made",
+        )
     for claim in board.verified:
         need(claim.level in LEVELS, f"level {claim.level!r} is none of {LEVELS}")
 

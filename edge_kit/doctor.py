@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_kit.board import Board, clock_synchronised, default_threads, read_board
-from edge_kit.bundle import Bundle
+from edge_kit.bundle import Bundle, machine_arch
 from edge_kit.clock import CLOCK_FLOOR, ClockWait
 from edge_kit.engines.load import PACKAGES
 from edge_kit.engines.probe import describe_death, probe
@@ -157,7 +157,12 @@ def _engine(engine: str, run: Callable[[str], str]) -> Check:
     if problems:
         hint = "install a build for this CPU and this Python; tflite-runtime needs numpy below 2"
         return Check(f"engine {engine}", None, "; ".join(problems), hint)
-    return Check(f"engine {engine}", None, f"{PACKAGES[engine]} is not installed")
+    missing = f"{PACKAGES[engine]} is not installed"
+    if engine == "onnx" and machine_arch() == "armv7l":
+        missing += "; it has no wheel for a 32-bit system, which gets tflite-runtime only"
+        hint = "pip install 'edge-kit[tflite]', and a bundle with an end model for tflite"
+        return Check(f"engine {engine}", None, missing, hint)
+    return Check(f"engine {engine}", None, missing)
 
 
 def _version(package: str) -> str:

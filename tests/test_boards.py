@@ -12,6 +12,7 @@ from boards.board import BOARDS, board_names, load_board, load_boards, read_boar
 from boards.cli import image
 from edge_kit.errors import ConfigError, UsageError
 
+ROOT = BOARDS.parent
 NAMES = ("pi3", "pi4", "pi5", "pizero2w", "qemu-virt")
 
 
@@ -77,6 +78,7 @@ def text_of(name: str) -> str:
         ('engines = ["tflite-runtime"]', 'engines = ["tvm"]', "engines of .* are not"),
         ('engines = ["tflite-runtime"]', 'engines = "tflite-runtime"', "engines is no list"),
         ('route = "build"', 'route = "magic"', "route 'magic' is none of"),
+        ('route = "none"', 'route = "customize"', "32 bits, for which no images are made"),
         ('level = "never"', 'level = "surely"', "level 'surely' is none of"),
         ('what = "boot"', 'what = "boots"', "verified says nothing of boot"),
         ("[cpu]", "cpu = 3\n[cpuu]", "unknown key cpuu"),
@@ -97,6 +99,22 @@ def test_the_list_names_boards_engines_and_the_32_bit_note():
     out = run().output
     assert all(name in out for name in NAMES)
     assert "tflite-runtime only" in out.replace("\n", " ")
+
+
+@pytest.mark.parametrize("name", ["pi3", "pi4", "pi5", "pizero2w"])
+def test_a_board_that_nobody_tried_comes_with_a_check_for_its_owner(name):
+    lines = [line.strip() for line in run(name).output.splitlines()]
+    check = [line for line in lines if line.startswith("ssh root@")]
+    assert len(check) == 3
+    # People read it in three places; it is one check.
+    for page in ("README.md", "docs/images.md"):
+        text = [line.strip() for line in (ROOT / page).read_text(encoding="utf-8").splitlines()]
+        assert [line for line in text if line.startswith("ssh root@")] == check
+    assert "firmware stage" in " ".join(run().output.split())
+
+
+def test_the_emulated_machine_asks_nobody_for_a_check():
+    assert "ssh root@" not in run("qemu-virt").output
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -104,6 +104,14 @@ def test_a_missing_engine_is_a_note_when_another_works(monkeypatch):
     assert checks["engine tflite"].hint == "pip install 'edge-kit[tflite]'"
 
 
+def test_a_32_bit_system_is_not_sent_after_an_engine_without_wheels(monkeypatch):
+    without(monkeypatch, "onnxruntime")
+    monkeypatch.setattr("edge_kit.doctor.machine_arch", lambda: "armv7l")
+    onnx = next(c for c in check_engines(lambda _module: "") if c.name == "engine onnx")
+    assert "gets tflite-runtime only" in onnx.detail
+    assert "edge-kit[onnx]" not in onnx.hint and "edge-kit[tflite]" in onnx.hint
+
+
 def test_no_engine_at_all_fails(monkeypatch):
     without(monkeypatch, "onnxruntime", "tflite_runtime", "ai_edge_litert")
     checks = list(check_engines(lambda _module: ""))

@@ -13,6 +13,15 @@ from boards.board import Board, load_board, load_boards
 __all__ = ["boards"]
 
 _WIDTH = 100
+# What no emulator proves, owners of a board can; these lines stand in docs/images.md too.
+_CHECK = (
+    "ssh root@HOSTNAME 'cat /proc/device-tree/model; systemctl status edge-kit edge-kit-firstboot "
+    "edge-kit-enroll --no-pager'",
+    "ssh root@HOSTNAME 'lsblk -o NAME,SIZE,FSTYPE,MOUNTPOINTS; journalctl -b -u edge-kit -n 30 "
+    "--no-pager'",
+    "ssh root@HOSTNAME 'cd /; PYTHONPATH=/usr/lib/edge-kit/site-packages python3 -m edge_kit.cli "
+    "doctor'",
+)
 _BOOTED = {"never": "never", "looked up": "never", "emulated": "in QEMU", "board": "on the board"}
 
 
@@ -50,6 +59,12 @@ def _table(found: tuple[Board, ...]) -> Iterator[str]:
         yield f"  {system.name:<33} Python {system.python}  {', '.join(system.engines)}"
     for system in {s.name: s for b in found for s in b.systems if s.advice}.values():
         yield from _wrapped(f"note: {system.advice}.", "")
+    yield from _wrapped(
+        "note: booted in QEMU proves kernel, first boot and service. No emulator proves the "
+        "firmware stage, real cameras or Wi-Fi. Owners of a board: edge-kit image boards NAME ends "
+        "with three lines to run.",
+        "",
+    )
 
 
 def _details(board: Board) -> Iterator[str]:
@@ -76,6 +91,9 @@ def _details(board: Board) -> Iterator[str]:
             yield from _wrapped(f"{system.advice}.", "  ")
     for claim in board.verified:
         yield from _wrapped(f"{claim.level}. {claim.how}", f"verified, {claim.what}: ")
+    if board.booted != "board" and board.boot.qemu != "virt":
+        yield "If you have one, run these three lines once it has booted, and send what they print:"
+        yield from (f"  {line}" for line in _CHECK)
 
 
 def _memory(board: Board) -> str:

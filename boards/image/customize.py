@@ -76,7 +76,8 @@ def look_at(image: Path) -> Stock:
     loader = call(["debugfs", "-R", "ls /usr/lib/aarch64-linux-gnu", root])
     if "libc.so.6" not in loader:
         raise ImageError(
-            f"{image} holds a 32-bit system", "take the 64-bit image: its engines have wheels"
+            f"{image} holds a 32-bit system",
+            "take the 64-bit image: a 32-bit system runs tflite-runtime only, set up with pip",
         )
     if not re.search(r"\s/boot/firmware\s", call(["debugfs", "-R", "cat /etc/fstab", root])):
         raise ImageError(
