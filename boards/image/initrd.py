@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -79,7 +80,7 @@ def make_initrd(root: Path, release: str, out: Path) -> None:
             (tree / "bin" / applet).symlink_to("busybox")
         places = []
         for module in _module_files(root, release):
-            place = "lib/" + str(module).split("/lib/", 1)[1]
+            place = str(module.relative_to(root))
             (tree / place).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(module, tree / place)
             places.append(f"/{place}")
@@ -99,10 +100,10 @@ def _module_files(root: Path, release: str) -> list[Path]:
         except ImageError:
             continue  # this kernel has none of this name
         for line in told.splitlines():
-            if line.startswith("insmod "):
-                file = Path(line.split()[1])
-                if file not in files:
-                    files.append(file)
+            # Options may follow the path, and the path may hold spaces.
+            found = re.match(r"insmod (.*\.ko(?:\.\w+)?)(?: |$)", line)
+            if found and Path(found[1]) not in files:
+                files.append(Path(found[1]))
     return files
 
 
