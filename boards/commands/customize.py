@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import click
@@ -41,6 +42,8 @@ def customize(
     that partition. Write the image with `edge-kit image flash`: Raspberry Pi Imager's own settings
     would take the first start over.
     """
+    # As Ctrl-C: what was begun is removed.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     digest = customize_image(
         image,
         Bundle.open(bundle),

@@ -13,7 +13,7 @@ from pathlib import Path
 from boards.image.machine import MACHINES, Machine
 from boards.image.partitions import partitions
 from boards.image.tool import Report, call, need
-from boards.payload.settings import FILE, Settings
+from boards.payload.settings import FILE, Settings, SettingsError
 from edge_kit.errors import ImageError, UsageError
 
 __all__ = ["Guest", "boot_files", "command_line", "start", "unpack_xz"]
@@ -42,7 +42,7 @@ class Guest:
         restarts: How often the guest has restarted itself.
 
     Raises:
-        ImageError: The image holds no kernel, or QEMU is missing.
+        ImageError: The image holds no kernel or settings that make no sense, or QEMU is missing.
     """
 
     def __init__(
@@ -57,8 +57,8 @@ class Guest:
         self._network += f",hostfwd=tcp:127.0.0.1:{ssh}-:22" if ssh else ""
         self._journal = journal
         log.write_bytes(b"")
+        self.settings = self._read_settings()
         self._process = self._boot()
-        self.settings = Settings.parse((work / FILE).read_text(encoding="utf-8"))
 
     def console(self) -> str:
         """Return what the guest has said so far."""
@@ -93,6 +93,17 @@ class Guest:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+    def _read_settings(self) -> Settings:
+        file = self._work / FILE
+        boot_files(self._disk, self._work, self._machine.tree)
+        try:
+            return Settings.parse(file.read_text(encoding="utf-8"))
+        except (UnicodeDecodeError, SettingsError) as error:
+            raise ImageError(
+                f"{FILE} on the image's first partition cannot be used: {error}",
+                "mend it there, or make the image anew; docs/images.md describes it",
+            ) from None
 
     def _boot(self) -> subprocess.Popen[bytes]:
         kind, work = self._machine, self._work

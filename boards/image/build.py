@@ -19,8 +19,9 @@ from boards.image.partitions import assemble
 from boards.image.stage import FILE_SYSTEMS, PYTHON, Stage
 from boards.image.tool import Report, call, require
 from boards.image.wheels import Wheel, fetch_wheels
-from boards.payload.settings import Settings, SettingsError
+from boards.payload.settings import Settings, SettingsError, dump
 from edge_kit.bundle import Bundle, sha256_file
+from edge_kit.config import resolve
 from edge_kit.errors import ConfigError, ImageError, UsageError
 
 __all__ = ["Order", "build", "read_settings"]
@@ -65,9 +66,25 @@ def read_settings(file: Path) -> Settings:
         ConfigError: The file is missing or makes no sense.
     """
     try:
-        return Settings.parse(file.read_text(encoding="utf-8"))
+        settings = Settings.parse(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, SettingsError) as error:
         raise ConfigError(f"{file}: {error}", "see docs/images.md") from None
+    _check_run(file, settings)
+    return settings
+
+
+def _check_run(file: Path, settings: Settings) -> None:
+    """Refuse now what the device would refuse at each start, where nobody sees it."""
+    with tempfile.TemporaryDirectory() as name:
+        run = Path(name) / "run"
+        # What the first boot sets is not looked at.
+        values = {**settings.run, "spool": "spool.db"}
+        run.write_text(dump({"": {"device_id": "edge", **values}}), encoding="utf-8")
+        try:
+            resolve({}, {}, run)
+        except ConfigError as error:
+            said = error.what.replace(str(run), "[run]")
+            raise ConfigError(f"{file}: {said}", error.hint) from None
 
 
 def build(order: Order, report: Report) -> dict[str, str]:
