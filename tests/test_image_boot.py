@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from boards.commands.boards import CHECK
 from boards.image.boot import unpack_xz
 from boards.image.partitions import partitions
 from boards.payload.settings import FILE
@@ -140,6 +141,15 @@ def test_it_decides_like_this_machine_and_gets_its_doubtful_photos_answered(virt
         each = took["/var/lib/edge-kit"] / counts["offloaded"]
         print(f"written for {PHOTOS} frames, bytes: {took}; a doubtful sample {each:.0f}")
         assert each <= MOST_PER_SAMPLE and took["/"] <= 1 << 20
+
+
+def test_the_lines_that_owners_of_boards_are_asked_for_tell_what_they_should(virt):
+    commands = [line.removeprefix("ssh root@HOSTNAME ").strip("'") for line in CHECK]
+    # systemctl's status is that of its last unit, and nothing is enrolled here.
+    state, disks, doctor = (virt.shell.run(f"{c}; true", timeout_s=300) for c in commands)
+    assert "edge-kit-firstboot.service" in state and "status=0/SUCCESS" in state
+    assert "/var/lib/edge-kit" in disks and '"summary"' in disks
+    assert "onnxruntime" in doctor and "tflite" in doctor
 
 
 def test_an_idle_board_leaves_its_card_alone(virt):

@@ -10,11 +10,11 @@ import click
 
 from boards.board import Board, load_board, load_boards
 
-__all__ = ["boards"]
+__all__ = ["CHECK", "boards"]
 
 _WIDTH = 100
 # What no emulator proves, owners of a board can; these lines stand in docs/images.md too.
-_CHECK = (
+CHECK = (
     "ssh root@HOSTNAME 'cat /proc/device-tree/model; systemctl status edge-kit edge-kit-firstboot "
     "edge-kit-enroll --no-pager'",
     "ssh root@HOSTNAME 'lsblk -o NAME,SIZE,FSTYPE,MOUNTPOINTS; journalctl -b -u edge-kit -n 30 "
@@ -93,7 +93,7 @@ def _details(board: Board) -> Iterator[str]:
         yield from _wrapped(f"{claim.level}. {claim.how}", f"verified, {claim.what}: ")
     if board.booted != "board" and board.boot.qemu != "virt":
         yield "If you have one, run these three lines once it has booted, and send what they print:"
-        yield from (f"  {line}" for line in _CHECK)
+        yield from (f"  {line}" for line in CHECK)
 
 
 def _memory(board: Board) -> str:
