@@ -341,6 +341,40 @@ def test_without_its_data_partition_a_board_keeps_its_secrets(board):
     assert "geheim" not in board.settings.read_text(encoding="utf-8")
 
 
+def test_new_data_beside_an_old_system_get_their_authorities_and_key(board):
+    board.boot()
+    shutil.rmtree(board.root / DATA)
+    assert board.boot().failed == []
+    assert sorted(f.name for f in (board.root / DATA / "tls").iterdir()) == ["ca.pem", "device.key"]
+
+
+def test_a_boot_that_misses_its_data_partition_is_made_up_for(board):
+    """Certificates are named to the service again once they are there again."""
+    board.write("etc/fstab", "LABEL=EDGEDATA /var/lib/edge-kit ext4 noatime,nofail 0 2\n")
+    board.boot()
+    before = board.read("etc/edge-kit/device.toml")
+    hidden = board.root / "elsewhere"
+    (board.root / DATA).rename(hidden)
+    mounted, board.mounted = board.mounted, "/dev/mmcblk0p2 /\n"
+    assert board.boot().failed == ["grow the data partition"]
+    shutil.rmtree(board.root / DATA)
+    hidden.rename(board.root / DATA)
+    board.mounted = mounted
+    assert board.boot().failed == [] and board.ran
+    assert board.read("etc/edge-kit/device.toml") == before and "tls_ca" in before
+
+
+def test_a_new_name_asks_by_a_new_request(tmp_path):
+    text = "[tls]\nenroll = 'https://est.lan/.well-known/est'\n"
+    board = Board(tmp_path / "root", text=text)
+    request = board.root / DATA / "tls/enroll.csr"
+    board.boot()
+    for run, stays in (("[run]\nfps = 1\n", True), ("[run]\ndevice_id = 'cam'\n", False)):
+        request.write_text("asked")
+        board.settings.write_text(text + run)
+        assert board.boot().failed == [] and request.exists() is stays
+
+
 def test_a_new_system_beside_old_data_is_set_up_again(tmp_path):
     """Name and network lie on the root partition; that they are set is no fact of the data."""
     board = Board(tmp_path / "root", text="[system]\nhostname = 'cam'\n")

@@ -34,7 +34,11 @@ _PATH = click.Path(path_type=Path)
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="Folder to put into the image, at /var/lib/edge-kit/photos.",
 )
-@click.option("--mirror", help="URL of a Debian archive; by default this machine's own.")
+@click.option(
+    "--mirror",
+    help="URL of a Debian archive, without its security updates. By default what this machine "
+    "itself uses, with them.",
+)
 @click.option("--cache", type=_PATH, help="Directory that keeps downloads for the next build.")
 def build(
     board: str,

@@ -71,6 +71,8 @@ class FirstBoot:
             return False
         if self._done_with() == self._settings_hash():
             return True
+        # What was done is begun anew, and a boot that fails half way is no boot that was done.
+        (self._root / DONE).unlink(missing_ok=True)
         # First, and without settings: more space and own host keys are good in any case.
         self._step("grow the data partition", self.grow)
         self._step("make SSH host keys", lambda: self._run("ssh-keygen", "-A"))
@@ -107,6 +109,8 @@ class FirstBoot:
 
     def _done_with(self) -> str:
         """Return the hash of the settings that are in force; edited ones are taken at a boot."""
+        if not (self._root / DATA / "tls").is_dir():
+            return ""  # the data partition is another one, or is not there
         try:
             return (self._root / DONE).read_text(encoding="ascii").strip()
         except OSError:
@@ -274,7 +278,11 @@ class FirstBoot:
             if _text(self._root / _HANDED_OVER) != digest:
                 self._write(ENROLL_SECRET, secret, 0o600)
                 self._write(_HANDED_OVER, digest, 0o600)
-        self._write(ENROLL, dump({"": {"server": settings.enroll, "name": name}}), 0o644)
+        text = dump({"": {"server": settings.enroll, "name": name}})
+        if text != _text(self._root / ENROLL):
+            # A request that waits for its answer is for another name, or lies at another server.
+            (self._root / DATA / "tls/enroll.csr").unlink(missing_ok=True)
+        self._write(ENROLL, text, 0o644)
 
     def service(self, settings: Settings, serial: str) -> None:
         """Write the service's configuration."""
