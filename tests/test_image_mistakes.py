@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from boards.image import packages
 from boards.image.boot import start
 from boards.image.build import read_settings
+from boards.image.packages import KEYRING, Mirrors, fetch
 from boards.image.partitions import assemble, make_fat
+from boards.image.shell import free_port
 from boards.payload.settings import FILE
 from edge_kit.errors import ConfigError, ImageError
 
@@ -77,6 +80,18 @@ class NoEmulator:
     def __call__(self, words: list[str], *rest: object, **named: object) -> subprocess.Popen:
         assert not any("qemu" in word for word in map(str, words))
         return self._real(words, *rest, **named)
+
+
+@pytest.mark.skipif(
+    shutil.which("apt-get") is None or not KEYRING.exists(), reason="needs Debian's apt"
+)
+def test_a_mirror_that_is_not_there_is_told_as_that(tmp_path, monkeypatch):
+    """apt alone would say that it knows no such package."""
+    monkeypatch.setattr(packages, "_RETRIES", "0")
+    nowhere = Mirrors(f"http://127.0.0.1:{free_port()}/debian")
+    with pytest.raises(ImageError, match=r"lists cannot be fetched.*--mirror") as caught:
+        fetch(("tzdata",), nowhere, tmp_path, lambda _text: None)
+    assert "Unable to locate" not in str(caught.value)
 
 
 CUSTOMIZE = """

@@ -22,6 +22,8 @@ BASE = (
     "tzdata", "udev", "usr-is-merged", "wireless-regdb", "wpasupplicant",
 )  # fmt: skip
 
+_RETRIES = "3"
+
 # Boot firmware and the radio's; both lie in the component non-free-firmware.
 RASPBERRY = ("raspi-firmware", "firmware-brcm80211")
 
@@ -104,7 +106,7 @@ def fetch(names: tuple[str, ...], mirrors: Mirrors, cache: Path, report: Report)
         )
     options = _apt_options(cache, mirrors)
     report("reading Debian's package lists")
-    call(["apt-get", *options, "update"])
+    _update(options, cache, report)
     install = ["apt-get", *options, "--yes", "--no-install-recommends", "install"]
     report("downloading Debian packages")
     call([*install, "--download-only", *names])
@@ -119,6 +121,24 @@ def fetch(names: tuple[str, ...], mirrors: Mirrors, cache: Path, report: Report)
     return debs
 
 
+def _update(options: list[str], cache: Path, report: Report) -> None:
+    """Fetch the lists; without a network those of the last build do.
+
+    Raises:
+        ImageError: There are none, and none came.
+    """
+    try:
+        # By default apt takes a server that is not there for a warning, and knows no package then.
+        call(["apt-get", *options, "-oAPT::Update::Error-Mode=any", "update"])
+    except ImageError as error:
+        if not list((cache / "lists").glob("*_Packages*")):
+            raise ImageError(
+                f"Debian's package lists cannot be fetched: {error}",
+                "look whether this machine reaches the archive; --mirror URL names another",
+            ) from None
+        report(f"taking the package lists of the last build: {error}")
+
+
 def _apt_options(cache: Path, mirrors: Mirrors) -> list[str]:
     """Make apt work for arm64 in directories of its own, with nothing installed."""
     for name in ("lists/partial", "archives/partial", "etc"):
@@ -131,7 +151,7 @@ def _apt_options(cache: Path, mirrors: Mirrors) -> list[str]:
         "APT::Sandbox::User": "root",
         "APT::Get::List-Cleanup": "true",
         "Acquire::Languages": "none",
-        "Acquire::Retries": "3",
+        "Acquire::Retries": _RETRIES,
         "Dir::Cache": str(cache),
         "Dir::Cache::Archives": str(cache / "archives"),
         "Dir::Etc::Parts": "/dev/null",
