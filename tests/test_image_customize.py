@@ -135,7 +135,7 @@ def test_the_first_start_installs_everything_and_removes_itself(board):
     enabled = " ".join(call for call in board.calls() if call.startswith("systemctl enable"))
     assert "edge-kit.service" in enabled and "edge-kit-firstboot.service" in enabled
     owned = [call for call in board.calls() if call.startswith("chown")]
-    assert len(owned) == 2 and all("edge-kit:edge-kit" in call for call in owned)
+    assert len(owned) == 2 and all("root:edge-kit" in call for call in owned)
     assert (board.boot / "cmdline.txt").read_text() == CMDLINE + "\n"
     assert sorted(p.name for p in board.boot.iterdir()) == sorted(["cmdline.txt", FILE, LOG])
     assert "failed" not in board.log() and "edge-kit is installed" in board.log()
@@ -274,6 +274,9 @@ def test_what_is_no_known_system_is_refused(tiny_bundle, tmp_path, wheels):
 
 def test_a_customized_image_and_one_onto_itself_are_refused(tiny_bundle, tmp_path, wheels):
     stock, out = make_stock(tmp_path), tmp_path / "edge.img"
+    with pytest.raises(UsageError, match="end it with"):
+        odd = tmp_path / "edge.zip"
+        customize(stock, tiny_bundle, SETTINGS, odd, tmp_path, lambda _text: None)
     with pytest.raises(UsageError, match="overwrite"):
         customize(stock, tiny_bundle, SETTINGS, stock, tmp_path, lambda _text: None)
     customize(stock, tiny_bundle, SETTINGS, out, tmp_path, lambda _text: None)

@@ -115,6 +115,8 @@ def customize(
         EdgeKitError: The image is unknown or too full, or something is missing.
     """
     require(_TOOLS)
+    if not out.name.endswith((".img", ".img.xz")):
+        raise UsageError(f"{out} is no name for an image", "end it with .img or .img.xz")
     if out.resolve() == image.resolve():
         raise UsageError("the customized image would overwrite the stock one", "name another --out")
     bundle.end_files("aarch64")

@@ -54,7 +54,7 @@ make_user() {{
   systemd-sysusers edge-kit.conf && systemd-tmpfiles --create edge-kit.conf || return 1
   for folder in bundles photos; do
     place=$root/var/lib/edge-kit/$folder
-    [ ! -e "$place" ] || chown -R edge-kit:edge-kit "$place" || return 1
+    [ ! -e "$place" ] || chown -R root:edge-kit "$place" || return 1
   done
 }}
 
