@@ -172,7 +172,7 @@ def test_only_frames_feed_the_watchdog(virt):
 
     def restarted() -> bool:
         state = virt.show("edge-kit", "NRestarts", "ActiveState", "MainPID")
-        return state["NRestarts"] == "1" and state["ActiveState"] == "active"
+        return state["NRestarts"] != "0" and state["ActiveState"] == "active"
 
     virt.until(restarted, "the watchdog restarts the service")
     assert virt.show("edge-kit", "MainPID")["MainPID"] not in (first, "0")

@@ -15,6 +15,7 @@ from boards.image import customize as module
 from boards.image.boot import boot_files
 from boards.image.customize import customize, look_at
 from boards.image.hook import HOOK, LOG, PAYLOAD, SCRIPT
+from boards.image.partitions import partitions
 from boards.image.wheels import Wheel
 from boards.payload.settings import FILE, Settings
 from edge_kit.errors import ImageError, UsageError
@@ -291,3 +292,11 @@ def test_too_little_room_is_told_and_leaves_no_image(tiny_bundle, tmp_path, whee
     with pytest.raises(ImageError, match=r"48 MiB\) does not take 51 MiB"):
         customize(make_stock(tmp_path), tiny_bundle, SETTINGS, out, tmp_path, lambda _text: None)
     assert list(out.parent.iterdir()) == []
+
+
+def test_a_command_line_that_is_no_plain_text_is_told(tmp_path):
+    image, odd = make_stock(tmp_path), tmp_path / "cmdline.txt"
+    odd.write_bytes("rootwait \u00e9\n".encode())
+    run("mcopy", "-o", "-i", f"{image}@@{partitions(image)[0].start}", odd, "::/cmdline.txt")
+    with pytest.raises(ImageError, match="no plain text"):
+        look_at(image)

@@ -86,7 +86,9 @@ def look_at(image: Path) -> Stock:
         )
     with tempfile.TemporaryDirectory() as name:
         _from_fat(image, found[0], "cmdline.txt", Path(name) / "cmdline.txt")
-        text = (Path(name) / "cmdline.txt").read_text(encoding="ascii").strip()
+        text = (Path(name) / "cmdline.txt").read_text(encoding="ascii", errors="replace").strip()
+    if not text.isascii():
+        raise ImageError(f"{image} has a cmdline.txt that is no plain text", "take a stock image")
     # The firmware reads the first line and no other.
     return Stock(codename[1], _PYTHONS[codename[1]], found[0], text.partition("\n")[0].strip())
 
