@@ -248,6 +248,20 @@ enroll_password = "{PASSWORD}"
         assert not board.ear.refusals
 
 
+@pytest.mark.parametrize("after", ["make SSH host keys", "configure the service"])
+def test_a_power_cut_in_the_first_boot_loses_nothing(image, broker, tmp_path, after):
+    tables = f'[secrets]\nbroker_password = "{PASSWORD}"\n'
+    run_keys = {"broker": f"mqtt://cam@10.0.2.2:{broker.port}"}
+    with emulated(image, "virt", tmp_path / "cut", broker.port, tables, **run_keys) as board:
+        board.until(lambda: f"done: {after}" in board.guest.console(), after)
+        board.guest.cut_power()
+        board.come_online()
+        assert board.show("edge-kit-firstboot", "Result")["Result"] == "success"
+        assert PASSWORD not in board.shell.run(f"cat /boot/firmware/{FILE}")
+        assert PASSWORD in board.shell.run("cat /etc/edge-kit/broker-password")
+        assert "failed:" not in board.guest.console()
+
+
 def test_two_builds_are_the_same_image(image, tmp_path):
     began = time.monotonic()
     again = build(tmp_path / "again")
