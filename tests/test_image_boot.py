@@ -31,7 +31,7 @@ from tests.timeserver import TimeServer
 pytestmark = pytest.mark.image
 
 PHOTOS = 200
-IDLE_S = 30
+IDLE_S = 20
 # The journal stays in memory, and a doubtful sample costs its spool a few pages of SQLite.
 MOST_PER_SAMPLE = 64 << 10
 # The label, and whether the device keeps the answer to itself.
@@ -49,6 +49,13 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def raw(image: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("raw") / "edge.img"
+    unpack_xz(image, out)
+    return out
+
+
+@pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mosquitto]:
     started = Mosquitto(tmp_path_factory.mktemp("broker")).start()
     yield started
@@ -56,11 +63,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mosquitto]:
 
 
 @pytest.fixture(scope="module")
-def virt(
-    image: Path, broker: Mosquitto, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Board]:
+def virt(raw: Path, broker: Mosquitto, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Board]:
     folder = tmp_path_factory.mktemp("virt")
-    with emulated(image, "virt", folder, broker.port, engine="onnx") as board:
+    with emulated(raw, "virt", folder, broker.port, engine="onnx") as board:
         board.come_online()
         yield board
 
@@ -79,9 +84,7 @@ def here(engine: str) -> dict[str, Decision]:
     return decisions([json.loads(line) for line in told.stdout.splitlines()])
 
 
-def test_file_systems_are_sound_and_hold_no_keys(image, tmp_path):
-    raw = tmp_path / "edge.img"
-    unpack_xz(image, raw)
+def test_file_systems_are_sound_and_hold_no_keys(raw, tmp_path):
     boot, root, data = partitions(raw)
     for part, check in ((boot, ("fsck.vfat", "-n")), (root, ("e2fsck", "-fn")),
                         (data, ("e2fsck", "-fn"))):  # fmt: skip
@@ -210,7 +213,7 @@ def time_server() -> Iterator[TimeServer]:
 
 
 def test_raspi3b_waits_for_its_clock_enrols_and_gets_doubtful_photos_answered(
-    image, secured, time_server, tmp_path
+    raw, secured, time_server, tmp_path
 ):
     est, broker, plain = secured
     ca = (est.authority / "root.pem").read_text()
@@ -225,7 +228,7 @@ enroll_password = "{PASSWORD}"
 '''
     run_keys = {"engine": "onnx", "target_offload": 0.5, "fps": 2}
     run_keys |= {"broker": f"mqtts://10.0.2.2:{broker.port}"}
-    with emulated(image, "raspi3b", tmp_path / "raspi3b", plain, tables, **run_keys) as board:
+    with emulated(raw, "raspi3b", tmp_path / "raspi3b", plain, tables, **run_keys) as board:
         said = board.guest.console
         wait = "waiting until the clock is set"
         board.until(lambda: said().count(wait) >= 2, "device and enrolment wait for the clock")
@@ -249,10 +252,10 @@ enroll_password = "{PASSWORD}"
 
 
 @pytest.mark.parametrize("after", ["make SSH host keys", "configure the service"])
-def test_a_power_cut_in_the_first_boot_loses_nothing(image, broker, tmp_path, after):
+def test_a_power_cut_in_the_first_boot_loses_nothing(raw, broker, tmp_path, after):
     tables = f'[secrets]\nbroker_password = "{PASSWORD}"\n'
     run_keys = {"broker": f"mqtt://cam@10.0.2.2:{broker.port}"}
-    with emulated(image, "virt", tmp_path / "cut", broker.port, tables, **run_keys) as board:
+    with emulated(raw, "virt", tmp_path / "cut", broker.port, tables, **run_keys) as board:
         board.until(lambda: f"done: {after}" in board.guest.console(), after)
         board.guest.cut_power()
         board.come_online()
