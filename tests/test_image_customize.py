@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from boards.image import customize as module
-from boards.image.boot import boot_files
+from boards.image.boot import boot_files, settings_of
 from boards.image.customize import customize, look_at
 from boards.image.hook import HOOK, LOG, PAYLOAD, SCRIPT
 from boards.image.partitions import partitions
@@ -224,7 +224,7 @@ def test_a_customized_image_boots_by_its_own_names_and_line(tiny_bundle, tmp_pat
         (tmp_path / name).write_bytes(data)
         run("mcopy", "-i", f"{stock}@@{4 << 20}", tmp_path / name, "::/")
     with pytest.raises(ImageError, match=r"edge-kit\.toml is missing"):
-        boot_files(stock, tmp_path, "")
+        settings_of(stock, tmp_path)
     customize(stock, tiny_bundle, SETTINGS, out, tmp_path, print)
     for tree in ("", "bcm2837-rpi-3-b.dtb"):
         assert boot_files(out, tmp_path, tree) == f"{CMDLINE} {HOOK}\n"

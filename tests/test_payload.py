@@ -269,6 +269,20 @@ def test_a_power_cut_while_secrets_are_removed_costs_no_settings(board, monkeypa
     assert [f.name for f in sorted(boot.iterdir())] == ["edge-kit-request.csr", FILE]
 
 
+def test_a_name_that_leads_to_nothing_after_a_power_cut_costs_no_settings(board, monkeypatch):
+    ready, read = board.root / "boot/firmware/edge-kit-public.toml", Path.read_bytes
+    ready.write_text("[run]\nfps = 1\n")
+
+    def lost(path: Path) -> bytes:
+        if path == board.settings and ready.exists():
+            raise OSError(5, "Input/output error")
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", lost)
+    assert board.boot().failed == []
+    assert "fps = 1" in board.read("etc/edge-kit/device.toml") and not ready.exists()
+
+
 def test_settings_edited_after_a_power_cut_are_taken(board):
     (board.root / "boot/firmware/edge-kit-public.toml").write_text("[run]\nfps = 1\n")
     assert board.boot().failed == []

@@ -6,7 +6,7 @@ import gzip
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from boards.image.tool import Report, call, need
 from boards.payload.settings import FILE, Settings, SettingsError
 from edge_kit.errors import ImageError, UsageError
 
-__all__ = ["Guest", "boot_files", "command_line", "start", "unpack_xz"]
+__all__ = ["Guest", "boot_files", "command_line", "settings_of", "start", "unpack_xz"]
 
 _MOST_RESTARTS = 5
 _RESTARTS = "reboot: Restarting system"
@@ -57,7 +57,8 @@ class Guest:
         self._network += f",hostfwd=tcp:127.0.0.1:{ssh}-:22" if ssh else ""
         self._journal = journal
         log.write_bytes(b"")
-        self.settings = self._read_settings()
+        # Once, at the start: what a power cut leaves of the file is the guest's to mend.
+        self.settings = settings_of(disk, work)
         self._process = self._boot()
 
     def console(self) -> str:
@@ -100,17 +101,6 @@ class Guest:
             self._process.kill()
             self._process.wait()
 
-    def _read_settings(self) -> Settings:
-        file = self._work / FILE
-        boot_files(self._disk, self._work, self._machine.tree)
-        try:
-            return Settings.parse(file.read_text(encoding="utf-8"))
-        except (UnicodeDecodeError, SettingsError) as error:
-            raise ImageError(
-                f"{FILE} on the image's first partition cannot be used: {error}",
-                "mend it there, or make the image anew; docs/images.md describes it",
-            ) from None
-
     def _boot(self) -> subprocess.Popen[bytes]:
         kind, work = self._machine, self._work
         line = command_line(boot_files(self._disk, work, kind.tree), kind.console)
@@ -140,28 +130,47 @@ def boot_files(image: Path, out: Path, tree: str) -> str:
     Raises:
         ImageError: The image has no boot partition, or it lacks a file.
     """
-    first = partitions(image)[0]
-    source = f"{image}@@{first.start}"
-    files = {"vmlinuz": "kernel8.img", "initrd.img": "initramfs8", "cmdline.txt": "", FILE: ""}
+    files = {"vmlinuz": ("kernel8.img",), "initrd.img": ("initramfs8",), "cmdline.txt": ()}
     # What Raspberry Pi's kernel calls the trees that Linux calls bcm2837.
-    files |= {tree: tree.replace("bcm2837", "bcm2710")} if tree else {}
+    files |= {tree: (tree.replace("bcm2837", "bcm2710"),)} if tree else {}
     for name, in_stock in files.items():
-        error = None
-        for found in filter(None, (name, in_stock)):
-            try:
-                call(["mcopy", "-n", "-o", "-i", source, f"::/{found}", out / name])
-            except ImageError as missing:
-                error = missing
-            else:
-                break
-        else:
-            raise ImageError(
-                f"{image} cannot be booted here: {name} is missing ({error})",
-                "only images that edge-kit built or customized have it",
-            )
+        found = _take(image, (name, *in_stock), out / name)
         if found == "kernel8.img" and not tree:
             _check_drivers(image, out / name)
     return (out / "cmdline.txt").read_text(encoding="ascii")
+
+
+def settings_of(image: Path, work: Path) -> Settings:
+    """Return what an image says of its device.
+
+    Raises:
+        ImageError: It says nothing, or nothing that makes sense.
+    """
+    _take(image, (FILE,), work / FILE)
+    try:
+        return Settings.parse((work / FILE).read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, SettingsError) as error:
+        raise ImageError(
+            f"{FILE} on the image's first partition cannot be used: {error}",
+            "mend it there, or make the image anew; docs/images.md describes it",
+        ) from None
+
+
+def _take(image: Path, names: Sequence[str], out: Path) -> str:
+    """Copy the first of these files that the boot partition holds; return its name."""
+    source = f"{image}@@{partitions(image)[0].start}"
+    error = None
+    for name in names:
+        try:
+            call(["mcopy", "-n", "-o", "-i", source, f"::/{name}", out])
+        except ImageError as missing:
+            error = missing
+        else:
+            return name
+    raise ImageError(
+        f"{image} cannot be booted here: {names[0]} is missing ({error})",
+        "only images that edge-kit built or customized have it",
+    )
 
 
 def _check_drivers(image: Path, kernel: Path) -> None:

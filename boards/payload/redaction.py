@@ -44,7 +44,13 @@ def finish_redaction(file: Path) -> None:
     ready = file.with_name(_READY)
     if not ready.exists():
         return
-    begin = file.read_bytes()[:_MARK] if file.exists() else b""
+    try:
+        begin = file.read_bytes()[:_MARK] if file.exists() else b""
+    except OSError:
+        # FAT frees clusters and writes names in any order: the last step, cut off, leaves a name
+        # that leads to nothing. What was there has been overwritten by then.
+        remove_whole(file)
+        begin = b""
     if begin.strip(_FILLER):
         # Not begun, and perhaps edited since: all of it is still to be done.
         remove_whole(ready)
