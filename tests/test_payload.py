@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -241,7 +242,7 @@ class PowerCut(BaseException):
     """No step may catch it, as none survives one."""
 
 
-@pytest.mark.parametrize("at", range(5))
+@pytest.mark.parametrize("at", range(8))
 def test_a_power_cut_while_secrets_are_removed_costs_no_settings(board, monkeypatch, at):
     """The card is cut off at each flush of it, whose data is lost; the next boot does the rest."""
     boot, flush = board.root / "boot/firmware", os.fsync
@@ -283,6 +284,16 @@ def test_a_name_that_leads_to_nothing_after_a_power_cut_costs_no_settings(board,
     assert "fps = 1" in board.read("etc/edge-kit/device.toml") and not ready.exists()
 
 
+@pytest.mark.parametrize("size", [0, 100, 700])
+def test_a_file_that_a_checker_emptied_comes_back(board, size):
+    public = "[run]\nfps = 1\n"
+    ready = board.root / "boot/firmware/edge-kit-public.toml"
+    ready.write_text(public + "#" * size)
+    board.settings.write_text("")
+    assert board.boot().failed == []
+    assert "fps = 1" in board.read("etc/edge-kit/device.toml") and not ready.exists()
+
+
 def test_settings_edited_after_a_power_cut_are_taken(board):
     (board.root / "boot/firmware/edge-kit-public.toml").write_text("[run]\nfps = 1\n")
     assert board.boot().failed == []
@@ -296,10 +307,14 @@ def test_a_boot_partition_that_turns_read_only_half_way_is_not_taken_for_setting
     ready.write_text("[run]\nfps = 1\n")
     board.settings.write_text("#" * 700)
 
-    def refuse(self: Path, target: Path) -> None:
-        raise OSError(30, "Read-only file system")
+    plain = Path.open
 
-    monkeypatch.setattr(Path, "replace", refuse)
+    def refuse(self: Path, mode: str = "r", **more: Any) -> Any:
+        if mode == "r+b":
+            raise OSError(30, "Read-only file system")
+        return plain(self, mode, **more)
+
+    monkeypatch.setattr(Path, "open", refuse)
     assert board.boot().failed == ["remove secrets from the boot partition"]
     assert not (board.root / "etc/edge-kit/device.toml").exists()
 

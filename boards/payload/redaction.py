@@ -1,8 +1,10 @@
 """Take secrets off the boot partition, whatever is cut off meanwhile. Standard library only.
 
-The old file is overwritten before it goes, since a deleted file of FAT stays readable. So that a
-power cut in between does not cost the board its settings, what anyone may read is on the card
-first, under a name of its own; the next boot then finishes what was begun.
+The old file is overwritten where it lies: a deleted file of FAT stays readable. Nor is another
+one renamed to its name: Linux writes a name of FAT and the clusters that it leads to at different
+times, and QEMU has shown a power cut in between that left an empty file. So that no cut costs the
+board its settings, what anyone may read is on the card first, under a name of its own, and stays
+until the file holds the same.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from boards.payload.wholefile import remove_whole, sync_folder, write_whole
+from boards.payload.wholefile import remove_whole, write_whole
 
 __all__ = ["finish_redaction", "redact"]
 
@@ -21,17 +23,18 @@ _MARK = 512
 
 
 def redact(file: Path, public: str) -> None:
-    """Overwrite a file, and put another text in its place.
+    """Overwrite a file with another text, filled up with comment signs to the old size.
 
     Args:
         file: Which.
-        public: What it will hold.
+        public: What it will hold: TOML, or what else may end with a line of ``#``.
 
     Raises:
         OSError: The partition is full or cannot be written; then the file is as it was, or
             `finish_redaction` completes it.
     """
-    write_whole(file.with_name(_READY), public, 0o644)
+    missing = file.stat().st_size - len(public.encode())
+    write_whole(file.with_name(_READY), public + "#" * missing, 0o644)
     _overwrite(file)
 
 
@@ -45,13 +48,16 @@ def finish_redaction(file: Path) -> None:
     if not ready.exists():
         return
     try:
-        begin = file.read_bytes()[:_MARK] if file.exists() else b""
+        found = file.read_bytes()
     except OSError:
-        # FAT frees clusters and writes names in any order: the last step, cut off, leaves a name
-        # that leads to nothing. What was there has been overwritten by then.
-        remove_whole(file)
-        begin = b""
-    if begin.strip(_FILLER):
+        found = b""
+    if found == ready.read_bytes():
+        remove_whole(ready)
+    elif not found:
+        # A name that leads to nothing: somebody else's cut, or a checker's repair.
+        write_whole(file, ready.read_text(encoding="utf-8"), 0o644)
+        remove_whole(ready)
+    elif found[:_MARK].strip(_FILLER):
         # Not begun, and perhaps edited since: all of it is still to be done.
         remove_whole(ready)
     else:
@@ -59,13 +65,15 @@ def finish_redaction(file: Path) -> None:
 
 
 def _overwrite(file: Path) -> None:
-    if file.exists():
-        size = file.stat().st_size
-        with file.open("r+b") as old:
-            for count in (min(size, _MARK), size):
-                old.seek(0)
-                old.write(_FILLER * count)
-                old.flush()
-                os.fsync(old.fileno())
-    file.with_name(_READY).replace(file)
-    sync_folder(file.parent)
+    ready = file.with_name(_READY)
+    text = ready.read_bytes()
+    with file.open("r+b") as old:
+        for at, piece in ((0, _FILLER * _MARK), (_MARK, text[_MARK:]), (0, text[:_MARK])):
+            old.seek(at)
+            old.write(piece)
+            old.flush()
+            os.fsync(old.fileno())
+        # Only a text shorter than the mark is shorter than what lies there.
+        old.truncate(len(text))
+        os.fsync(old.fileno())
+    remove_whole(ready)

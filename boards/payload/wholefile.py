@@ -39,6 +39,8 @@ def write_whole(
     if own is not None:
         own(fresh)
     fresh.replace(path)
+    # FAT writes where a new name leads to with the file, not with the folder.
+    _sync(path, os.O_RDONLY)
     sync_folder(path.parent)
 
 
@@ -50,7 +52,11 @@ def remove_whole(path: Path) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Let the change of a name survive a power cut."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    _sync(folder, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _sync(path: Path, flags: int) -> None:
+    handle = os.open(path, flags)
     try:
         os.fsync(handle)
     finally:
