@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import tomllib
@@ -10,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from boards.image import hook
 from boards.payload.firstboot import DATA, DONE, FirstBoot, device_serial
-from boards.payload.place import FILES, place_code, place_files, watchdog
+from boards.payload.place import FILES
 from boards.payload.programs import call
-from boards.payload.settings import FILE, Settings, SettingsError, dump, without_secrets
+from boards.payload.settings import FILE, Settings, without_secrets
 from edge_kit.config import resolve
 from edge_kit.sources.rtsp import without_secrets as masked
 
@@ -517,161 +515,3 @@ def test_the_serial_is_the_firmwares_or_from_the_machine_id(tmp_path):
     zeros = Board(tmp_path / "zeros", serial="0000000000000000")
     zeros.write("etc/machine-id", "1" * 32)
     assert device_serial(zeros.root) == first
-
-
-@pytest.mark.parametrize(
-    ("text", "word"),
-    [
-        ("[system", "no TOML"),
-        ("[sytem]\n", "unknown table"),
-        ("[system]\nhostname = 'Bad_Name'", "no host name"),
-        ("[system]\nhostname = 3", "should be str"),
-        ("[system]\nssh_keys = ['hello']", "no public key"),
-        ("[system]\nssh_keys = [3]", "should hold texts"),
-        ("[system]\ntimezone = '../etc/shadow'", "no time zone"),
-        ("[wifi]\nssid = 'a'\npassword = 'short'\ncountry = 'DE'", "8 to 63"),
-        ("[wifi]\nssid = 'a'", "two capital letters"),
-        ("[tls]\nca = 'ca.pem'", "no PEM"),
-        ("[tls]\nenroll = 'http://est.lan/.well-known/est'", "no address such as"),
-        ("[tls]\nenroll = 'https://u:p@est.lan/.well-known/est'", "no address such as"),
-        ("[tls]\nenroll = 'https://est.lan/est'", "no address such as"),
-        ("[tls]\nenroll = 'https://est.lan:port/.well-known/est'", "no address such as"),
-        ('[tls]\nenroll = "https://est.lan/.well-known/est\\n"', "no address such as"),
-        ("[secrets]\nenroll_user = 'u'\nenroll_password = 'p'", "names no server"),
-        ("[tls]\nenroll = 'https://e/.well-known/est'\n[secrets]\nenroll_user = 'u'", "together"),
-        ("[tls]\nenroll = 'https://e/.well-known/est'\n[run]\nbroker = 'mqtt://b'", "mqtts"),
-        ("[system]\nntp = ['a b']", "no host name and no address"),
-        ("[run]\npassword = 'x'", "set by the first boot"),
-        ("[run]\nfps = {a = 1}", "should be a text"),
-        ("run = 3", "run is no table"),
-        ('[system]\nhostname = "cam\\n"', "no host name"),
-        ('[system]\ntimezone = "UTC\\n"', "no time zone"),
-        ('[system]\nntp = ["ntp.lan\\n"]', "no host name and no address"),
-        (f'[system]\nssh_keys = ["{KEY}\\u0000"]', "no public key"),
-        ('[wifi]\nssid = "a"\ncountry = "DE"\npassword = "s3cret-1\\nkey-mgmt=none"', "line break"),
-        (f"[wifi]\nssid = 'a'\ncountry = 'DE'\npassword = '{'x' * 64}'", "hexadecimal"),
-        ("[run]\ndevice_id = 'a/O=b'", "must be 1 to 64"),
-        ("[run]\ndevice_id = 7", "must be 1 to 64"),
-        ("[run]\n'a b' = 1", "no key of"),
-    ],
-)
-def test_settings_that_make_no_sense_say_which(text, word):
-    with pytest.raises(SettingsError, match=word):
-        Settings.parse(text)
-
-
-def test_a_mistake_in_a_secret_is_told_without_it():
-    with pytest.raises(SettingsError) as caught:
-        Settings.parse('[wifi]\nssid = "a"\ncountry = "DE"\npassword = "s3cret-1\\n"')
-    assert "s3cret" not in str(caught.value)
-
-
-def test_what_editors_on_windows_write_is_read():
-    text = "\ufeff" + TEXT.replace("\n", "\r\n")
-    assert Settings.parse(text).ssid == "Werk; Halle 2"
-    pem = Settings.parse(text).ca
-    assert pem == PEM
-
-
-def test_settings_survive_their_own_writing():
-    settings = Settings.parse(TEXT)
-    assert Settings.parse(settings.whole()) == settings
-    assert "geheim" not in settings.public() and "geheim" not in repr(settings)
-    odd = {"a": 'q"\\\n\t\x7fä', "b": [1, "x"], "c": True, "d": 0.5}
-    assert tomllib.loads(dump({"": odd})) == odd
-
-
-def test_the_backoff_doubles_and_forgets_after_a_long_run(tmp_path):
-    uptime = tmp_path / "uptime"
-    env = {"PATH": os.environ["PATH"], "RUNTIME_DIRECTORY": str(tmp_path), "SLEEP": "echo slept",
-           "UPTIME_FILE": str(uptime)}  # fmt: skip
-
-    def slept(now: int) -> int:
-        uptime.write_text(f"{now}.25 3.00\n")
-        told = subprocess.run(
-            [FILES / "backoff"], env=env, check=True, capture_output=True, text=True
-        )
-        return int(told.stdout.split()[-1])
-
-    waits, now = [], 100
-    for _ in range(11):
-        waits.append(slept(now))
-        now += waits[-1] + 5
-    assert waits == [0, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
-    assert slept(now + 700) == 0
-
-
-def test_a_slow_camera_gets_a_patient_watchdog():
-    assert watchdog(Settings.parse("[run]\nfps = 2")) == ""
-    assert "WatchdogSec=501\n" in watchdog(Settings.parse("[run]\nfps = 0.01"))
-
-
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    """A root with the payload, and the programs that its units name."""
-    import edge_kit
-
-    root = tmp_path / "tree"
-    place_files(root, Settings())
-    place_code(root, Path(edge_kit.__file__).parent)
-    (root / "usr/bin").mkdir(parents=True)
-    for name in ("python3", "sleep"):
-        (root / "usr/bin" / name).symlink_to("/bin/true")
-    return root
-
-
-UNITS = ("edge-kit.service", "edge-kit-firstboot.service", "edge-kit-enroll.service")
-
-
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
-def test_systemd_understands_the_units_and_finds_little_exposed(tree):
-    # In tenths; root's rights over files and the kernel's clock cost the enrolment its points.
-    for name, threshold in (("edge-kit.service", 20), ("edge-kit-enroll.service", 30)):
-        unit = tree / "etc/systemd/system" / name
-        told = subprocess.run(
-            ["systemd-analyze", "security", "--offline=yes", f"--threshold={threshold}", unit],
-            capture_output=True, text=True,
-        )  # fmt: skip
-        assert told.returncode == 0, told.stdout + told.stderr
-    for name in (*UNITS, "edge-kit-enroll.timer"):
-        text = (FILES / name).read_text()
-        # The programs lie on the board only; everything else is verified.
-        words = [
-            line if not line.startswith(("ExecStart=", "ExecStartPre=")) else "ExecStart=/bin/true"
-            for line in text.splitlines()
-            if not line.startswith("ExecStartPre=")
-        ]
-        copy = tree / name
-        copy.write_text("\n".join(words) + "\n")
-        told = subprocess.run(
-            ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", copy],
-            capture_output=True, text=True,
-        )  # fmt: skip
-        assert told.returncode == 0 and told.stderr.strip() == "", told.stderr
-
-
-def test_the_first_boots_modules_run_alone(tree):
-    """Nothing of edge-kit's own dependencies may be needed to get onto the network."""
-    told = subprocess.run(
-        ["/usr/bin/env", "-i", "python3", "-S", "-c",
-         "import boards.payload.firstboot, boards.payload.enroll, sys\n"
-         "print('numpy' in sys.modules, 'edge_kit' in sys.modules)"],
-        cwd=tree / "usr/lib/edge-kit/firstboot", capture_output=True, text=True,
-    )  # fmt: skip
-    assert told.stdout.split() == ["False", "False"], told.stderr
-
-
-def test_units_are_enabled_and_the_code_has_no_caches(tree):
-    system = tree / "etc/systemd/system"
-    for unit in UNITS:
-        link = system / "multi-user.target.wants" / unit
-        assert str(link.readlink()) == f"/etc/systemd/system/{unit}"
-    link = system / "timers.target.wants/edge-kit-enroll.timer"
-    assert str(link.readlink()) == "/etc/systemd/system/edge-kit-enroll.timer"
-    # A stock image enables them by its script.
-    line = re.search(r"systemctl enable (edge(?:\\\n|[^\n])*)", hook.SETUP)
-    enabled = line[1].replace("\\\n", " ").split()
-    assert sorted(enabled) == sorted(link.name for link in system.glob("*.wants/*"))
-    assert (tree / "usr/lib/edge-kit/backoff").stat().st_mode & 0o111
-    assert (tree / "usr/lib/edge-kit/site-packages/edge_kit/cli.py").exists()
-    assert not list(tree.rglob("__pycache__"))

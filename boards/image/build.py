@@ -67,7 +67,11 @@ def read_settings(file: Path) -> Settings:
     """
     try:
         settings = Settings.parse(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, SettingsError) as error:
+    except OSError as error:
+        raise ConfigError(
+            f"{file} cannot be read: {error.strerror}", "check the path; docs/images.md shows one"
+        ) from None
+    except (UnicodeDecodeError, SettingsError) as error:
         raise ConfigError(f"{file}: {error}", "see docs/images.md") from None
     _check_run(file, settings)
     return settings
