@@ -21,14 +21,14 @@ from typing import Any
 
 import numpy as np
 
-from edge_kit.bench.conditions import Watch
-from edge_kit.bench.latency import Latency, TimedEngine, clock_cost_us, run_calls
-from edge_kit.board import default_threads
+from edge_kit.bench.conditions.conditions import Watch
+from edge_kit.bench.measure.latency import Latency, TimedEngine, clock_cost_us, run_calls
 from edge_kit.bundle import Bundle
 from edge_kit.engines.end import EndModel
 from edge_kit.engines.load import load_engine
 from edge_kit.engines.select import open_end_model
 from edge_kit.errors import EdgeKitError
+from edge_kit.host.board import default_threads
 
 ASSETS = Path(__file__).parents[1] / "edge_kit" / "demo" / "assets"
 BUDGET = 0.05

@@ -24,20 +24,20 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from edge_kit.bundle import Bundle
-from edge_kit.delivery import Outbox, Sample
+from edge_kit.delivery.outbox import Outbox, Sample
+from edge_kit.delivery.results import Result
+from edge_kit.delivery.spool import Row, Spool
+from edge_kit.device.loop import Device
+from edge_kit.device.output import JsonLines
 from edge_kit.engines.end import EndModel
 from edge_kit.engines.select import open_end_model
 from edge_kit.errors import EdgeKitError
 from edge_kit.exits import ExitRule
 from edge_kit.link import Delivery, MemoryBroker, MemoryLink, Subscription
-from edge_kit.output import JsonLines
-from edge_kit.preprocess import Preprocessor
-from edge_kit.results import Result
-from edge_kit.runtime import Device
+from edge_kit.pixels.preprocess import Preprocessor
 from edge_kit.sources.folder import FolderSource
 from edge_kit.sources.source import MemorySource
-from edge_kit.spool import Row, Spool
-from edge_kit.stages import Stages
+from edge_kit.telemetry.stages import Stages
 from edge_kit.wire import FeatureMessage, ResultMessage, Topics
 
 ASSETS = Path(__file__).parents[1] / "edge_kit" / "demo" / "assets"

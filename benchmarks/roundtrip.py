@@ -19,9 +19,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from cloud_kit.broker import broker_process
-from edge_kit.demo.children import Child, command
+from cloud_kit.broker.launch import broker_process
 from edge_kit.errors import EdgeKitError
+from edge_kit.host.json_process import Child, command
 from edge_kit.link import Connected, Delivery, Subscription
 from edge_kit.link.mqtt import BrokerAddress, MqttLink
 from edge_kit.wire import Refusal, ResultMessage, Topics

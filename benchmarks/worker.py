@@ -27,10 +27,10 @@ from typing import Any
 
 import numpy as np
 
-from cloud_kit.broker import broker_process
+from cloud_kit.broker.launch import broker_process
 from edge_kit.bundle import Bundle
-from edge_kit.demo.children import Child, command
 from edge_kit.errors import EdgeKitError
+from edge_kit.host.json_process import Child, command
 from edge_kit.link import Connected, Published
 from edge_kit.link.mqtt import BrokerAddress, MqttLink
 from edge_kit.wire import FeatureHeader, FeatureMessage, ResultMessage, Topics

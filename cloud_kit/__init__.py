@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from cloud_kit.admission import Admission, Job, Refused
-from cloud_kit.batcher import Batcher
-from cloud_kit.models import Models, Tail, open_models
-from cloud_kit.worker import Worker, WorkerSettings
+from cloud_kit.worker.admission import Admission, Job, Refused
+from cloud_kit.worker.batcher import Batcher
+from cloud_kit.worker.models import Models, Tail, open_models
+from cloud_kit.worker.worker import Worker, WorkerSettings
 
 __all__ = [
     "Admission",

@@ -14,13 +14,13 @@ from typing import Any, TypeVar
 import click
 
 import edge_kit
-from cloud_kit.broker import broker_process
-from cloud_kit.health import check
-from cloud_kit.service import serve
-from cloud_kit.settings import Settings, read_password
-from cloud_kit.worker import WorkerSettings
-from edge_kit.board import available_cores
+from cloud_kit.broker.launch import broker_process
+from cloud_kit.worker.health import check
+from cloud_kit.worker.service import serve
+from cloud_kit.worker.settings import Settings, read_password
+from cloud_kit.worker.worker import WorkerSettings
 from edge_kit.errors import EdgeKitError, LinkError
+from edge_kit.host.board import available_cores
 from edge_kit.link.address import BrokerAddress
 
 __all__ = ["cli", "main"]

@@ -19,16 +19,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from edge_kit.board import Board, clock_synchronised, default_threads, read_board
 from edge_kit.bundle import Bundle, machine_arch
-from edge_kit.clock import CLOCK_FLOOR, ClockWait
+from edge_kit.bundle.labelled_photos import read_reference
 from edge_kit.engines.load import PACKAGES
 from edge_kit.engines.probe import describe_death, probe
 from edge_kit.engines.select import Trial
 from edge_kit.errors import BundleError
+from edge_kit.host.board import Board, clock_synchronised, default_threads, read_board
+from edge_kit.host.clock import CLOCK_FLOOR, ClockWait
 from edge_kit.link.address import BrokerAddress
 from edge_kit.link.link import Connected, Disconnected, Link
-from edge_kit.reference import read_reference
 from edge_kit.sources.picamera import connected_cameras, find_picamera2, why_no_picamera2
 from edge_kit.sources.v4l2 import list_devices
 

@@ -14,7 +14,7 @@ from exporters.config import CLOUD_WEIGHTS, TARGETS, ExportConfig
 from exporters.console import Console
 
 if TYPE_CHECKING:
-    from exporters.cuts import Candidate
+    from exporters.graph.cuts import Candidate
 
 __all__ = ["calibrate", "export"]
 
@@ -250,9 +250,9 @@ def _need_torch() -> None:
 
 
 def _list_cuts(config: ExportConfig, as_json: bool) -> None:
-    from exporters.cuts import choose, find_cuts
-    from exporters.plan import SORTING_CHANNELS, load_source
-    from exporters.trace import trace
+    from exporters.graph.cuts import choose, find_cuts
+    from exporters.graph.plan import SORTING_CHANNELS, load_source
+    from exporters.graph.trace import trace
 
     source = load_source(config, LISTED_CLASSES)
     traced = trace(source.module, (3, source.rule.height, source.rule.width))

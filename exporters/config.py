@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from edge_kit.bundle.manifest import Preprocessing
 from edge_kit.errors import UsageError
-from edge_kit.manifest import Preprocessing
 
 __all__ = ["CLOUD_WEIGHTS", "IMAGENET_MEAN", "IMAGENET_STD", "TARGETS", "ExportConfig"]
 

@@ -15,25 +15,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_kit.bundle import Bundle
-from edge_kit.jpeg import QUALITY
-from edge_kit.manifest import Cut
-from edge_kit.preprocess import Preprocessor
+from edge_kit.bundle.manifest import Cut
+from edge_kit.pixels.jpeg import QUALITY
+from edge_kit.pixels.preprocess import Preprocessor
 from edge_kit.tensors import TensorSpec
-from exporters.building import EngineFiles, build_engines, feature_spec
 from exporters.config import ExportConfig
-from exporters.exported import Exported
-from exporters.findings import Findings
-from exporters.gates import require
-from exporters.learning import cache_features, learn_halves, learn_tail, training_config
-from exporters.outcome import Outcome, measure
-from exporters.photos import PhotoSet, check_photos, find_photos, load_pixels, spread, without
-from exporters.plan import Plan, Source, check_classes, load_source, make_plan
+from exporters.data.bundle_photos import encode_reference
+from exporters.data.photos import PhotoSet, check_photos, find_photos, load_pixels, spread, without
+from exporters.engines.exported import Exported
+from exporters.graph.plan import Plan, Source, check_classes, load_source, make_plan
+from exporters.judge.gates import require
+from exporters.judge.outcome import Outcome, measure
+from exporters.judge.thresholds import fit_exit
+from exporters.judge.verify import verify
 from exporters.progress import Silent, Watch
-from exporters.reference import encode_reference
-from exporters.report import Report, render
-from exporters.stages import Stage, Workspace
-from exporters.thresholds import fit_exit
-from exporters.verify import verify
+from exporters.report.findings import Findings
+from exporters.report.report import Report, render
+from exporters.stages.building import EngineFiles, build_engines, feature_spec
+from exporters.stages.learning import cache_features, learn_halves, learn_tail, training_config
+from exporters.stages.stage import Stage, Workspace
 from exporters.writer import check_target, write_bundle
 
 __all__ = ["ExportResult", "HybridAnswers", "export"]

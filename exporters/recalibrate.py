@@ -16,11 +16,11 @@ from edge_kit.engines.end import EndModel
 from edge_kit.engines.engine import Engine
 from edge_kit.engines.select import open_end_model, open_tail
 from edge_kit.errors import BundleError, ExportError, SourceError
-from edge_kit.preprocess import Preprocessor
+from edge_kit.pixels.preprocess import Preprocessor
 from edge_kit.sources.photo import PHOTO_SUFFIXES, read_photo
 from edge_kit.tensors import to_layout
-from exporters.outcome import message_size
-from exporters.thresholds import Fitted, fit_exit
+from exporters.judge.outcome import message_size
+from exporters.judge.thresholds import Fitted, fit_exit
 
 __all__ = ["Recalibration", "recalibrate"]
 

@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_kit.bundle import MANIFEST, Bundle, sha256_file
+from edge_kit.bundle.manifest import Cut, Manifest, Preprocessing
 from edge_kit.errors import ExportError, UsageError
 from edge_kit.exits import CurvePoint, ExitRule
-from edge_kit.manifest import Cut, Manifest, Preprocessing
-from exporters.exported import Exported
+from exporters.engines.exported import Exported
 
 __all__ = ["LABELS", "SELFTEST", "check_target", "write_bundle"]
 
@@ -59,7 +59,8 @@ def write_bundle(
         curve: The threshold sweep.
         selftest: A few photos as pixels (N, h, w, 3); each end file's features and logits on
             them are stored in ``reference/selftest.npz``.
-        reference: Labelled photos and their index, see `exporters.reference.encode_reference`.
+        reference: Labelled photos and their index, see
+            `exporters.data.bundle_photos.encode_reference`.
         extra: More files (bundle path to file or content), such as ``report.html``.
         figures: What the exporter measured of the whole, as JSON values.
 

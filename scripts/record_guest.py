@@ -64,7 +64,7 @@ def inside(state: dict[str, Any], version: str, names: dict[str, str]) -> None:
     subprocess.run(["mount", "--move", ".", "/"], check=True)
     os.chroot(".")
     os.environ["PATH"] = f"/recorder/{version}:{os.environ['PATH']}"
-    from boards.reading import LSBLK, take_reading  # lies in the guest only
+    from boards.flash.reading import LSBLK, take_reading  # lies in the guest only
 
     said = subprocess.run([LSBLK[0], "--version"], capture_output=True, text=True, check=True)
     reading = take_reading().encode()

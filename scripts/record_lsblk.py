@@ -3,10 +3,11 @@
 
     python scripts/record_lsblk.py WORK [MACHINE ...]
 
-Each `tests/machines/*.toml` describes a machine: its disks, the commands that bring about its
-situations, and what the guards shall say of each device. A Debian guest in QEMU really performs
-them (mdadm --create, cryptsetup luksFormat, mount, ...) and runs `boards.reading`, whose answers
-become `tests/data/lsblk/MACHINE.json`. WORK keeps the guest's root (about 800 MB) between runs.
+Each `tests/support/machines/*.toml` describes a machine: its disks, the commands that bring about
+its situations, and what the guards shall say of each device. A Debian guest in QEMU really performs
+them (mdadm --create, cryptsetup luksFormat, mount, ...) and runs `boards.flash.reading`, whose
+answers become `tests/support/data/lsblk/MACHINE.json`. WORK keeps the guest's root (about
+800 MB) between runs.
 
 Needs mmdebstrap, qemu-system-x86_64, qemu-img, depmod, cpio, and root; no KVM, no loop devices.
 """
@@ -125,7 +126,8 @@ def additions(work: Path, machine: dict[str, Any]) -> Path:
     for name in ("boards", "edge_kit"):
         (recorder / name).mkdir(parents=True)
         (recorder / name / "__init__.py").touch()
-    for name in ("boards/reading.py", "boards/disks.py", "edge_kit/errors.py"):
+    for name in ("boards/flash/reading.py", "boards/flash/disks.py", "edge_kit/errors.py"):
+        (recorder / name).parent.mkdir(exist_ok=True)
         shutil.copy(REPO / name, recorder / name)
     shutil.copy(REPO / "scripts/record_guest.py", recorder / "guest.py")
     shutil.copy(REPO / "scripts/record_boot.sh", recorder / "boot.sh")
@@ -211,7 +213,7 @@ def record(file: Path, work: Path) -> None:
     rows = ",\n".join(row_lines(row) for row in states)
     text = f'{json.dumps(head)[:-1]}, "states": [\n{rows}\n]}}\n'
     json.loads(text)
-    (REPO / "tests/data/lsblk" / f"{file.stem}.json").write_text(text, encoding="utf-8")
+    (REPO / "tests/support/data/lsblk" / f"{file.stem}.json").write_text(text, encoding="utf-8")
 
 
 def row_lines(row: dict[str, Any]) -> str:
@@ -232,6 +234,6 @@ if __name__ == "__main__":
     parser.add_argument("machines", nargs="*")
     asked = parser.parse_args()
     asked.work.mkdir(parents=True, exist_ok=True)
-    for file in sorted((REPO / "tests/machines").glob("*.toml")):
+    for file in sorted((REPO / "tests/support/machines").glob("*.toml")):
         if not asked.machines or file.stem in asked.machines:
             record(file, asked.work.resolve())

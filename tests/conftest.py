@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from edge_kit.bundle import Bundle
-from tests.device import Edge, Worker, write_photos
-from tests.mosquitto import Mosquitto, make_certificates
-from tests.tiny import make_bundle
+from tests.support.device import Edge, Worker, write_photos
+from tests.support.mosquitto import Mosquitto, make_certificates
+from tests.support.tiny import make_bundle
 
 # No test asserts times: a busy machine must not fail a property.
 settings.register_profile("edge-kit", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -51,13 +51,13 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    """The bundle of `tests.tiny` at T = 0.5; do not change its files."""
+    """The bundle of `tests.support.tiny` at T = 0.5; do not change its files."""
     return make_bundle(tmp_path_factory.mktemp("tiny") / "bundle")
 
 
 @pytest.fixture(scope="session")
 def photo_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The photos of `tests.device`; do not change them."""
+    """The photos of `tests.support.device`; do not change them."""
     return write_photos(tmp_path_factory.mktemp("photos"))
 
 

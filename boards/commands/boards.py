@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import click
 
-from boards.board import Board, load_board, load_boards
+from boards.data.board import Board, load_board, load_boards
 
 __all__ = ["CHECK", "boards"]
 

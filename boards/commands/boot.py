@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
-from boards.image.answer import Ear, broker, broker_port
-from boards.image.boot import Guest, start
-from boards.image.machine import MACHINES
+from boards.emulator.answer import Ear, broker, broker_port
+from boards.emulator.boot import Guest, start
+from boards.emulator.machine import MACHINES
 from edge_kit.errors import ImageError
 
 __all__ = ["boot"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from boards.board import load_board
+from boards.data.board import load_board
 from boards.image.build import Order, read_settings
 from boards.image.build import build as build_image
 from boards.image.packages import Mirrors, host_mirrors

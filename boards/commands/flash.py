@@ -14,16 +14,16 @@ from types import FrameType
 
 import click
 
-from boards.admission import Admission
-from boards.bmap import BlockMap, find_map, read_map, whole_map
-from boards.card import BlockCard
-from boards.checksum import check_checksum, find_checksum
-from boards.disks import Disk
-from boards.flash import flash as write_and_verify
-from boards.guards import Objection, candidates
-from boards.progress import Meter
-from boards.reading import read_disks
-from boards.source import ImageSource, open_source
+from boards.flash.admission import Admission
+from boards.flash.bmap import BlockMap, find_map, read_map, whole_map
+from boards.flash.card import BlockCard
+from boards.flash.checksum import check_checksum, find_checksum
+from boards.flash.disks import Disk
+from boards.flash.guards import Objection, candidates
+from boards.flash.progress import Meter
+from boards.flash.reading import read_disks
+from boards.flash.source import ImageSource, open_source
+from boards.flash.write import flash as write_and_verify
 from edge_kit.errors import ImageError, UsageError
 
 __all__ = ["flash"]

@@ -10,18 +10,18 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-import edge_kit.bundle
-from boards.bmap import make_map
-from boards.board import Board
-from boards.image.namespace import run_as_root
+import edge_kit
+from boards.data.board import Board
+from boards.flash.bmap import make_map
 from boards.image.packages import BASE, RASPBERRY, Deb, Mirrors, fetch
 from boards.image.partitions import assemble
 from boards.image.stage import FILE_SYSTEMS, PYTHON, Stage
-from boards.image.tool import Report, call, require
 from boards.image.wheels import Wheel, fetch_wheels
-from boards.payload.settings import Settings, SettingsError, dump
+from boards.onboard.settings import Settings, SettingsError, dump
+from boards.system.namespace import run_as_root
+from boards.system.tool import Report, call, require
 from edge_kit.bundle import Bundle, sha256_file
-from edge_kit.config import resolve
+from edge_kit.device.config import resolve
 from edge_kit.errors import ConfigError, ImageError, UsageError
 
 __all__ = ["Order", "build", "read_settings"]
@@ -143,7 +143,7 @@ def _stage(order: Order, work: Path, debs: list[Deb], wheels: list[Wheel]) -> St
         work=work,
         debs=debs,
         wheels=wheels,
-        package=Path(edge_kit.bundle.__file__).parent,
+        package=Path(edge_kit.__file__).parent,
         settings=order.settings.whole(),
         bundle=order.bundle.root,
         model=order.bundle.manifest.model_hash[:12],

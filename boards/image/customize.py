@@ -17,14 +17,14 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-import edge_kit.bundle
-from boards.image.boot import unpack_xz
+import edge_kit
 from boards.image.hook import HOOK, PAYLOAD, SCRIPT, SETUP
 from boards.image.partitions import MIB, Partition, partitions
-from boards.image.tool import Report, call, require
+from boards.image.unpack import unpack_xz
 from boards.image.wheels import Wheel, fetch_wheels, unzip_wheels
-from boards.payload.place import SITE, place_code, place_files
-from boards.payload.settings import FILE, Settings
+from boards.onboard.place import SITE, place_code, place_files
+from boards.onboard.settings import FILE, Settings
+from boards.system.tool import Report, call, require
 from edge_kit.bundle import Bundle, sha256_file
 from edge_kit.errors import ImageError, UsageError
 
@@ -184,7 +184,7 @@ def payload(
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         (tree / name).write_text(text, encoding="ascii")
     unzip_wheels(wheels, tree / SITE)
-    place_code(tree, Path(edge_kit.bundle.__file__).parent)
+    place_code(tree, Path(edge_kit.__file__).parent)
     bundles = tree / "var/lib/edge-kit/bundles"
     model = bundle.manifest.model_hash[:12]
     shutil.copytree(bundle.root, bundles / model)

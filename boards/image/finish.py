@@ -9,8 +9,8 @@ from pathlib import Path
 
 from boards.image.initrd import make_initrd
 from boards.image.wheels import Wheel, compile_all, unzip_wheels
-from boards.payload.place import SITE, place_code
-from boards.payload.settings import FILE, Settings
+from boards.onboard.place import SITE, place_code
+from boards.onboard.settings import FILE, Settings
 from edge_kit.errors import ImageError
 
 __all__ = ["boot_tree", "clamp_times", "clean", "data_tree", "system_files"]

@@ -6,7 +6,7 @@ script instead of everything else, and restarts the board when it has ended well
 
 from __future__ import annotations
 
-from boards.payload.settings import FILE
+from boards.onboard.settings import FILE
 
 __all__ = ["HOOK", "LOG", "PAYLOAD", "SCRIPT", "SETUP"]
 

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from boards.image.tool import call
+from boards.system.tool import call
 from edge_kit.errors import ImageError
 
 __all__ = ["MODULES", "make_initrd", "pack_cpio"]

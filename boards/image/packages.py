@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from boards.image.tool import Report, call
+from boards.system.tool import Report, call
 from edge_kit.errors import ImageError
 
 __all__ = ["BASE", "RASPBERRY", "SUITE", "Deb", "Mirrors", "fetch", "host_mirrors"]

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from boards.image.tool import call
+from boards.system.tool import call
 from edge_kit.errors import ImageError
 
 __all__ = ["BOOT_MIB", "Partition", "assemble", "make_ext4", "make_fat", "partitions"]

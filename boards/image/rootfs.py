@@ -19,7 +19,7 @@ from pathlib import Path
 
 from boards.image.packages import Deb
 from boards.image.shortcuts import shortcuts, trust_authorities
-from boards.image.tool import Report, call, need
+from boards.system.tool import Report, call, need
 from edge_kit.errors import ImageError
 
 __all__ = ["configure", "unpack"]

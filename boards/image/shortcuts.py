@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from boards.image.tool import call
+from boards.system.tool import call
 
 __all__ = ["shortcuts", "trust_authorities"]
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from boards.image.finish import boot_tree, clamp_times, clean, data_tree, system_files
-from boards.image.namespace import emulate_arm64
 from boards.image.packages import Deb
 from boards.image.partitions import make_ext4, make_fat
 from boards.image.rootfs import configure, unpack
 from boards.image.wheels import Wheel
-from boards.payload.place import place_files
-from boards.payload.settings import Settings
+from boards.onboard.place import place_files
+from boards.onboard.settings import Settings
+from boards.system.namespace import emulate_arm64
 from edge_kit.errors import ImageError
 
 __all__ = ["FILE_SYSTEMS", "Stage", "main"]

@@ -10,7 +10,7 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from boards.image.tool import Report, call
+from boards.system.tool import Report, call
 from edge_kit.errors import ImageError
 
 __all__ = ["Wheel", "compile_all", "fetch_wheels", "unzip_wheels"]

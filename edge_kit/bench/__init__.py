@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from edge_kit.bench.measure.trial import Effort
 from edge_kit.bench.plan import Plan, run_plan
-from edge_kit.bench.report import Report
-from edge_kit.bench.trial import Effort
+from edge_kit.bench.report.report import Report
 
 __all__ = ["Effort", "Plan", "Report", "run_plan"]

@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from edge_kit import __version__
-from edge_kit.bench.measurement import Configuration, Measurement
-from edge_kit.bench.report import Report
-from edge_kit.bench.trial import Effort, measure_in_child
-from edge_kit.board import available_cores, read_board
+from edge_kit.bench.measure.measurement import Configuration, Measurement
+from edge_kit.bench.measure.trial import Effort, measure_in_child
+from edge_kit.bench.report.report import Report
 from edge_kit.bundle import Bundle
-from edge_kit.demo.photos import list_photos
+from edge_kit.bundle.labelled_photos import read_reference
+from edge_kit.bundle.manifest import EngineFile
 from edge_kit.errors import EngineError
-from edge_kit.manifest import EngineFile
-from edge_kit.reference import read_reference
+from edge_kit.host.board import available_cores, read_board
+from edge_kit.sources.labelled import list_photos
 
 __all__ = ["Plan", "Progress", "default_threads", "run_plan"]
 

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edge_kit.config import resolve
+from edge_kit.device.config import resolve
 from edge_kit.errors import EdgeKitError, EngineError, UsageError
 
 if TYPE_CHECKING:
-    from edge_kit.bench.measurement import Configuration
-    from edge_kit.bench.report import Report
-    from edge_kit.bench.roundtrip import RoundTrip
+    from edge_kit.bench.measure.measurement import Configuration
+    from edge_kit.bench.measure.roundtrip import RoundTrip
+    from edge_kit.bench.report.report import Report
     from edge_kit.bundle import Bundle
     from edge_kit.link.address import BrokerAddress
 
@@ -28,7 +28,7 @@ __all__ = ["bench"]
 
 _PATH = click.Path(path_type=Path)
 _MOST_THREADS = 1024
-# The broker and what proves to it who we are; named as in edge_kit.config.
+# The broker and what proves to it who we are; named as in edge_kit.device.config.
 _BROKER = ("broker", "password_file", "tls_ca", "tls_cert", "tls_key")
 
 
@@ -111,8 +111,8 @@ def bench(bundle_path: Path, **flags: Any) -> None:
     in a process of its own. A run that throttled, or that other programs disturbed, is marked.
     """
     # Here, so that `edge-kit bench --help` stays quick.
-    from edge_kit.bench.card import card, table
-    from edge_kit.bench.page import page
+    from edge_kit.bench.report.card import card, table
+    from edge_kit.bench.report.page import page
     from edge_kit.bundle import Bundle
 
     for file in (flags["markdown"], flags["html"]):
@@ -153,9 +153,9 @@ def _measure(
     bundle: Bundle, flags: Mapping[str, Any]
 ) -> tuple[Report, EdgeKitError | KeyboardInterrupt | None]:
     """Measure, and return with the figures what ended it early: an interrupt, or the broker."""
+    from edge_kit.bench.measure.roundtrip import device_name, reach
+    from edge_kit.bench.measure.trial import Effort
     from edge_kit.bench.plan import Plan, default_threads, run_plan
-    from edge_kit.bench.roundtrip import device_name, reach
-    from edge_kit.bench.trial import Effort
 
     address, device = _address(flags), flags["device_id"] or device_name()
     if address is not None:
@@ -197,7 +197,7 @@ def _measure(
 
 def _address(flags: Mapping[str, Any]) -> BrokerAddress | None:
     """Return the broker, with what proves who we are; None when none is asked for."""
-    from edge_kit.bench.roundtrip import device_environment
+    from edge_kit.bench.measure.roundtrip import device_environment
 
     if flags["broker"] is None:
         return None
@@ -209,7 +209,7 @@ def _send(
     flags: Mapping[str, Any],
 ) -> RoundTrip:  # fmt: skip
     """Measure the way to a worker and back with the fastest engine."""
-    from edge_kit.bench.roundtrip import measure_round_trip
+    from edge_kit.bench.measure.roundtrip import measure_round_trip
 
     click.echo(f"edge-kit: {flags['frames']} messages to {address.url} and back", err=True)
     given = [(name, flags[name]) for name in _BROKER[1:] if flags[name] is not None]
@@ -240,9 +240,9 @@ def compare(files: tuple[Path, ...], as_json: bool) -> None:
     that nothing throttled or disturbed; and top-1 on the same photos. The rest is shown with the
     reason.
     """
-    from edge_kit.bench.compare import compare as rank
-    from edge_kit.bench.report import Report
-    from edge_kit.bench.standings import standings
+    from edge_kit.bench.report.compare import compare as rank
+    from edge_kit.bench.report.ranking import standings
+    from edge_kit.bench.report.report import Report
 
     # The name alone when that tells them apart.
     names = [file.stem for file in files]

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from edge_kit.bundle import Bundle, pack
-from edge_kit.reference import read_reference
+from edge_kit.bundle.labelled_photos import read_reference
 
 __all__ = ["bundle"]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edge_kit.config import resolve
+from edge_kit.device.config import resolve
 
 if TYPE_CHECKING:
     from edge_kit.doctor import Check
@@ -47,8 +47,8 @@ def doctor(ctx: click.Context, /, config_file: Path | None, **flags: Any) -> Non
     """
     config = resolve(flags, os.environ, config_file)
     # Here, so that `edge-kit doctor --help` stays quick.
-    from edge_kit.clock import ClockWait
     from edge_kit.doctor import examine
+    from edge_kit.host.clock import ClockWait
 
     found = examine(
         bundle=config.bundle,

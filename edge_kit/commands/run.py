@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edge_kit.config import Config, resolve
+from edge_kit.device.config import Config, resolve
+from edge_kit.device.output import JsonLines, LiveLine, PlainLines
 from edge_kit.errors import EdgeKitError, UsageError
-from edge_kit.output import JsonLines, LiveLine, PlainLines
 
 if TYPE_CHECKING:
-    from edge_kit.service import Service
+    from edge_kit.device.service import Service
 
 __all__ = ["run"]
 
@@ -86,8 +86,8 @@ def run(bundle_path: Path | None, config_file: Path | None, **flags: Any) -> Non
     for line in config.lines():
         _report(line)
     # Here, so that `edge-kit run --help` needs no engine and no paho.
-    from edge_kit.notify import Notifier
-    from edge_kit.service import Service
+    from edge_kit.device.service import Service
+    from edge_kit.host.systemd import Notifier
 
     sink = _sink(config)
     service = Service(config, sink, _report, Notifier(os.environ))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from edge_kit.demo.reference import Reference
+from edge_kit.demo.comparison import Reference
 
 __all__ = ["Answer", "Figures"]
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from edge_kit.bundle import Bundle
-from edge_kit.demo.children import Child, command
+from edge_kit.demo.comparison import Reference, second_pass
 from edge_kit.demo.figures import Answer, Figures
-from edge_kit.demo.photos import LabelledPhoto, lay_out, list_photos, pick
-from edge_kit.demo.reference import Reference, second_pass
 from edge_kit.errors import SourceError
+from edge_kit.host.json_process import Child, command
+from edge_kit.sources.labelled import LabelledPhoto, lay_out, list_photos, pick
 
 __all__ = ["DemoConfig", "Progress", "run_demo"]
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_kit.bundle.manifest import EngineFile
 from edge_kit.engines.engine import Engine
 from edge_kit.errors import EngineError
-from edge_kit.manifest import EngineFile
 from edge_kit.tensors import TensorSpec, dequantize
 
 __all__ = ["EndModel", "EndOutput"]

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from edge_kit.bundle import Bundle
+from edge_kit.bundle.manifest import EngineFile
 from edge_kit.engines.engine import Engine
 from edge_kit.engines.onnx import OnnxEngine
 from edge_kit.engines.tflite import INTERPRETERS, TfliteEngine
 from edge_kit.errors import EngineError, MissingExtraError
-from edge_kit.manifest import EngineFile
 
 __all__ = ["ENGINES", "PACKAGES", "load_engine", "missing_extra"]
 

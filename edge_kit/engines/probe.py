@@ -19,12 +19,12 @@ from pathlib import Path
 import numpy as np
 
 from edge_kit.bundle import Bundle
+from edge_kit.bundle.manifest import EngineFile
 from edge_kit.engines.end import EndModel
 from edge_kit.engines.engine import Engine
 from edge_kit.engines.load import PACKAGES, load_engine
 from edge_kit.engines.selftest import self_test
 from edge_kit.errors import EdgeKitError
-from edge_kit.manifest import EngineFile
 
 __all__ = ["ProbeResult", "describe_death", "probe"]
 

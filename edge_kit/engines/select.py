@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from edge_kit.board import default_threads
 from edge_kit.bundle import Bundle
+from edge_kit.bundle.manifest import EngineFile
 from edge_kit.engines.end import EndModel
 from edge_kit.engines.engine import Engine
 from edge_kit.engines.load import load_engine, missing_extra
 from edge_kit.engines.probe import ProbeResult, probe
 from edge_kit.engines.trials import TrialCache
 from edge_kit.errors import EngineError
-from edge_kit.manifest import EngineFile
+from edge_kit.host.board import default_threads
 
 __all__ = ["AUTO", "Trial", "choose_end_file", "open_end_model", "open_tail"]
 

@@ -11,8 +11,8 @@ import platform
 import tempfile
 from pathlib import Path
 
+from edge_kit.bundle.manifest import EngineFile
 from edge_kit.engines.probe import ProbeResult
-from edge_kit.manifest import EngineFile
 
 __all__ = ["TrialCache"]
 

@@ -2,7 +2,8 @@
 
 Each connection gets a paho client of its own, so that nothing of an earlier one survives inside
 paho: no message queued while offline, no packet id, no half-sent packet. Who must not lose a
-message keeps it until its own proof of success (`edge_kit.spool`); the broker keeps the session.
+message keeps it until its own proof of success (`edge_kit.delivery.spool`); the broker
+keeps the session.
 """
 
 from __future__ import annotations

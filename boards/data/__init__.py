@@ -1,0 +1,1 @@
+"""What is known of each board: one folder a board, and the module that reads it."""

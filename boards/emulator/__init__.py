@@ -1,0 +1,1 @@
+"""Boot an image in QEMU and talk to what runs inside."""

@@ -1,0 +1,171 @@
+"""Hear from a device in an emulator: the broker that its settings name, and what it says there."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from boards.onboard.settings import Settings
+from boards.system.tool import need
+from edge_kit.errors import DecodeError, ImageError, LinkError, MissingExtraError
+from edge_kit.wire import Refusal, ResultMessage
+
+__all__ = ["HOST_IN_GUEST", "Ear", "broker", "broker_port"]
+
+# QEMU's user network shows the machine's loopback to the guest under this address.
+HOST_IN_GUEST = "10.0.2.2"
+_TOPICS = "edgekit/1"
+_START_S = 30.0
+
+
+def broker_port(settings: Settings) -> int:
+    """Return the port on this machine at which the image's device will look for its broker.
+
+    Raises:
+        ImageError: Its settings name no broker that an emulator reaches.
+    """
+    url = str(settings.run.get("broker", ""))
+    found = re.fullmatch(rf"mqtt://(?:[^@/]*@)?{re.escape(HOST_IN_GUEST)}(?::(\d+))?/?", url)
+    if found is None:
+        raise ImageError(
+            f"the image's broker is {url or 'not set'}, which an emulated device does not reach",
+            f'build one with broker = "mqtt://{HOST_IN_GUEST}:1883", which is this machine',
+        )
+    return int(found[1] or 1883)
+
+
+@contextmanager
+def broker(port: int) -> Iterator[bool]:
+    """Have a broker on loopback: the one that listens there, or a mosquitto that ends with us.
+
+    Yields:
+        Whether it was started here.
+
+    Raises:
+        LinkError: Mosquitto does not come up.
+        ImageError: It is not installed.
+    """
+    if _listens(port):
+        yield False
+        return
+    mosquitto = need("mosquitto")
+    with tempfile.TemporaryDirectory(prefix="edge-broker-") as name:
+        config = Path(name) / "mosquitto.conf"
+        config.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\n", encoding="ascii")
+        child = subprocess.Popen(
+            [mosquitto, "-c", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        try:
+            _wait_listening(child, port)
+            yield True
+        finally:
+            child.terminate()
+            child.wait(30)
+
+
+def _wait_listening(child: subprocess.Popen[bytes], port: int) -> None:
+    tick = threading.Event()
+    for _ in range(int(_START_S / 0.1)):
+        if _listens(port):
+            return
+        if child.poll() is not None:
+            break
+        tick.wait(0.1)
+    raise LinkError(f"mosquitto does not come up on port {port}", "see whether the port is free")
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(2)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+class Ear:
+    """Listens for devices and for answers to them.
+
+    Args:
+        port: Of the broker on loopback.
+
+    Attributes:
+        heard: Set whenever something came.
+        device: Id of the first device that said it is online; empty before.
+        status: What it said.
+        online: Whether the last word of it, or of the broker, was that it is there.
+        answers: Samples of it that workers classified.
+        refusals: Those that they refused, for want of its model say.
+        counters: Its latest counters.
+
+    Raises:
+        LinkError: The broker does not let us in.
+        MissingExtraError: paho is not installed.
+    """
+
+    def __init__(self, port: int) -> None:
+        try:
+            import paho.mqtt.client as mqtt
+            from paho.mqtt.enums import CallbackAPIVersion
+        except ModuleNotFoundError:
+            raise MissingExtraError("paho-mqtt", "demo", "hearing the device") from None
+        self.heard = threading.Event()
+        self.device = ""
+        self.online = False
+        self.status: dict[str, Any] = {}
+        self.counters: dict[str, Any] = {}
+        self.answers = 0
+        self.refusals = 0
+        self._client = mqtt.Client(CallbackAPIVersion.VERSION2, protocol=mqtt.MQTTv5)
+        self._client.on_connect = lambda client, *_rest: client.subscribe(f"{_TOPICS}/+/+")
+        self._client.on_message = lambda _client, _data, message: self._hear(
+            message.topic, bytes(message.payload), message.retain
+        )
+        try:
+            self._client.connect("127.0.0.1", port)
+        except OSError as error:
+            raise LinkError(f"the broker on port {port} does not answer: {error}") from None
+        self._client.loop_start()
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._client.disconnect()
+        self._client.loop_stop()
+
+    def _hear(self, topic: str, payload: bytes, kept: bool) -> None:
+        if kept:
+            return  # what the broker remembers was said before we listened
+        device, kind = topic.split("/")[2:4]
+        if kind == "status":
+            status = _object(payload)
+            self.online = status.get("state") == "online"
+            if self.online:
+                self.device, self.status = self.device or device, status
+        elif kind == "state":
+            self.counters = _object(payload).get("counters", {})
+        elif kind == "results":
+            self._hear_result(payload)
+        self.heard.set()
+
+    def _hear_result(self, payload: bytes) -> None:
+        try:
+            result = ResultMessage.decode(payload)
+        except DecodeError:
+            return
+        if result.refusal is Refusal.NONE:
+            self.answers += 1
+        else:
+            self.refusals += 1
+
+
+def _object(payload: bytes) -> dict[str, Any]:
+    try:
+        data = json.loads(payload)
+    except ValueError:
+        return {}
+    return data if isinstance(data, dict) else {}

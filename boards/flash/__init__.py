@@ -1,0 +1,1 @@
+"""Write an image to a card: find the card, refuse other disks, write, read back."""

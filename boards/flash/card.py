@@ -1,0 +1,265 @@
+"""The card that an image is written to: a small Protocol, the real thing and one in memory."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import stat
+import struct
+from types import TracebackType
+from typing import Protocol
+
+from boards.flash.disks import Disk
+from edge_kit.errors import ImageError
+
+__all__ = ["SUDO", "BlockCard", "Card", "MemoryCard"]
+
+# sudo has a PATH of its own, without virtual environments.
+SUDO = 'run the same command with sudo (in a virtual environment: sudo "$(command -v edge-kit)" …)'
+
+# <linux/fs.h>
+_BLKRRPART = 0x125F
+_BLKFLSBUF = 0x1261
+_BLKGETSIZE64 = 0x80081272
+# O_DIRECT wants offsets, lengths and addresses in multiples of the device's blocks.
+_ALIGN = 4096
+
+
+class Card(Protocol):
+    """Bytes that can be written, settled and read back; offsets are bytes from the start."""
+
+    @property
+    def size(self) -> int:
+        """Return the capacity in bytes."""
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Write all of `data`.
+
+        Raises:
+            OSError: The card fails, is full or has gone.
+        """
+
+    def sync(self) -> None:
+        """Wait until all that was written lies on the card.
+
+        Raises:
+            OSError: As `write`; the kernel tells of lost writes here.
+        """
+
+    def drop_caches(self) -> None:
+        """Make later reads come from the card and not from memory."""
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Read; shorter at the card's end.
+
+        Raises:
+            OSError: The card fails or has gone.
+        """
+
+
+class MemoryCard:
+    """A card in memory, which can be pulled out or lie about its size.
+
+    Args:
+        size: Bytes.
+        pulled_after: Let every call fail with EIO once so many bytes were written.
+        true_size: Bytes that it really keeps; later offsets wrap, as on counterfeit cards.
+    """
+
+    def __init__(
+        self, size: int, *, pulled_after: int | None = None, true_size: int | None = None
+    ) -> None:
+        self.data = bytearray(true_size or size)
+        self.written = 0
+        self.writes: list[tuple[int, int]] = []
+        self._size = size
+        self._pulled_after = pulled_after
+
+    @property
+    def size(self) -> int:
+        """Return what it claims."""
+        return self._size
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Write all of `data`."""
+        self._check()
+        if offset + len(data) > self._size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        at = offset % len(self.data)
+        kept = data[: len(self.data) - at]
+        self.data[at : at + len(kept)] = kept
+        self.data[: len(data) - len(kept)] = data[len(kept) :]
+        self.written += len(data)
+        self.writes.append((offset, len(data)))
+
+    def sync(self) -> None:
+        """Fail when pulled, else nothing."""
+        self._check()
+
+    def drop_caches(self) -> None:
+        """Do nothing: there are none."""
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Read."""
+        self._check()
+        at = offset % len(self.data)
+        return bytes(self.data[at : at + min(length, self._size - offset)])
+
+    def _check(self) -> None:
+        if self._pulled_after is not None and self.written >= self._pulled_after:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+class BlockCard:
+    """A block device, opened exclusively: the kernel refuses when anything else uses it.
+
+    A context manager. Writes go through the page cache and are settled by `sync`; reads bypass it
+    (O_DIRECT) where the device lets them.
+
+    Args:
+        disk: What lsblk said of it.
+
+    Raises:
+        ImageError: It cannot be opened, is in use, or is another device than it was.
+    """
+
+    def __init__(self, disk: Disk) -> None:
+        self._path = disk.path
+        self._fd = _open(disk.path)
+        self._direct = -1
+        self._buffer: mmap.mmap | None = None
+        try:
+            self._size = _check(self._fd, disk)
+        except BaseException:
+            os.close(self._fd)
+            raise
+
+    def __enter__(self) -> BlockCard:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def size(self) -> int:
+        """Return the capacity in bytes."""
+        return self._size
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Write all of `data`."""
+        view = memoryview(data)
+        while view:
+            try:
+                done = os.pwrite(self._fd, view, offset)
+            except OSError as error:
+                if error.errno == errno.ENOSPC:
+                    self._check_present()
+                raise
+            view, offset = view[done:], offset + done
+
+    def sync(self) -> None:
+        """Wait until all that was written lies on the card."""
+        os.fsync(self._fd)
+
+    def drop_caches(self) -> None:
+        """Forget cached pages, and read past the cache from now on where that works."""
+        self.sync()
+        os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        try:
+            fcntl.ioctl(self._fd, _BLKFLSBUF)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOTTY, errno.EACCES, errno.EPERM):
+                raise
+        if self._direct < 0:
+            try:
+                self._direct = os.open(self._path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Read; shorter at the card's end."""
+        data = self._read(offset, length)
+        if len(data) < min(length, self._size - offset):
+            self._check_present()
+        return data
+
+    def _read(self, offset: int, length: int) -> bytes:
+        if self._direct < 0:
+            return os.pread(self._fd, length, offset)
+        start = offset - offset % _ALIGN
+        want = -(-(offset + length - start) // _ALIGN) * _ALIGN
+        if self._buffer is None or len(self._buffer) < want:
+            # Anonymous mappings begin at a page, as O_DIRECT wants.
+            self._buffer = mmap.mmap(-1, want)
+        with memoryview(self._buffer) as view:
+            got = 0
+            while got < want:
+                done = os.preadv(self._direct, [view[got:want]], start + got)
+                got += done
+                if done == 0 or done % _ALIGN:
+                    break  # the end of the card
+            return bytes(view[offset - start : min(got, offset - start + length)])
+
+    def _check_present(self) -> None:
+        """Raise ENODEV when the disk was unplugged.
+
+        It has no blocks then: writing finds no room, and reading finds the end.
+        """
+        if _size(self._fd) < self._size:
+            raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
+
+    def reread_partitions(self) -> bool:
+        """Tell the kernel of the new partitions; False when it does not want to know."""
+        try:
+            fcntl.ioctl(self._fd, _BLKRRPART)
+        except OSError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Close; what was not settled may be lost."""
+        for fd in (self._fd, self._direct):
+            if fd >= 0:
+                os.close(fd)
+        self._fd = self._direct = -1
+
+
+def _open(path: str) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_EXCL | os.O_CLOEXEC)
+    except PermissionError:
+        raise ImageError(f"{path} may not be written by this user", SUDO) from None
+    except OSError as error:
+        reasons = {
+            errno.EBUSY: "is in use: something mounted it or stands on it",
+            errno.EROFS: "is read-only; look for the card's lock switch",
+            errno.ENOMEDIUM: "has no medium in it",
+        }
+        why = reasons.get(error.errno or 0, f"cannot be opened: {error.strerror or error}")
+        raise ImageError(f"{path} {why}") from None
+
+
+def _check(fd: int, disk: Disk) -> int:
+    """Return the size of the open device, after comparing it with what was looked at before."""
+    state = os.fstat(fd)
+    if not stat.S_ISBLK(state.st_mode):
+        raise ImageError(f"{disk.path} is no block device")
+    number = f"{os.major(state.st_rdev)}:{os.minor(state.st_rdev)}"
+    size = _size(fd)
+    if (number, size) != (disk.number, disk.size):
+        raise ImageError(
+            f"{disk.path} is another device than a moment ago", "list the candidates again"
+        )
+    return size
+
+
+def _size(fd: int) -> int:
+    return int(struct.unpack("Q", fcntl.ioctl(fd, _BLKGETSIZE64, bytes(8)))[0])

@@ -1,0 +1,301 @@
+"""Ask for this device's certificate, and renew it, by `edge-kit-enroll.service`, as root.
+
+One step does whatever is due: finish what was cut off, enrol, renew, or nothing. A certificate that
+came and was found good is first written as *pending*; only then is the one-time secret deleted, the
+certificate put in force, the service's configuration amended and the service started again, and
+last the pending file removed. Whatever is cut off in between is done again from the pending file,
+which needs no server. The key is made by the first boot and never leaves the board.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from boards.onboard.certificates import (
+    Certificate,
+    CertificateError,
+    make_request,
+    public_key,
+    read_pem,
+    read_pkcs7,
+    renewal_request,
+    request_key,
+    trusted_chain,
+)
+from boards.onboard.clock import wait_for_clock
+from boards.onboard.est import Est, EstError
+from boards.onboard.firstboot import DATA, ENROLL, ENROLL_SECRET, ETC, USER
+from boards.onboard.programs import Run, call
+from boards.onboard.settings import dump
+from boards.onboard.wholefile import NEW, remove_whole, write_whole
+
+__all__ = ["Enrolment", "main", "pauses", "until_done"]
+
+_log = logging.getLogger("edge-kit-enroll")
+
+FIRST_PAUSE_S = 10.0
+LAST_PAUSE_S = 3600.0
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where everything lies."""
+
+    tls: Path
+    etc: Path
+
+    @property
+    def key(self) -> Path:
+        return self.tls / "device.key"
+
+    @property
+    def certificate(self) -> Path:
+        return self.tls / "device.crt"
+
+    @property
+    def pending(self) -> Path:
+        return self.tls / "device.crt.pending"
+
+    @property
+    def ca(self) -> Path | None:
+        file = self.tls / "ca.pem"
+        return file if file.exists() else None
+
+
+class Enrolment:
+    """What the first boot prepared, on one file system.
+
+    Args:
+        root: Where the system's root lies; another directory in tests.
+        run: Runs a program.
+        now: Unix time, seconds.
+    """
+
+    def __init__(self, root: Path, run: Run, now: Callable[[], float] = time.time) -> None:
+        self._root = root
+        self._run = run
+        self._now = now
+        self._at = _Place(root / DATA / "tls", root / ETC)
+
+    def step(self) -> str:
+        """Do what is due; return what was done.
+
+        Raises:
+            EstError: No certificate came; try again.
+            CertificateError: One came, or lies here, that cannot be used; try again.
+            OSError: A file or a program failed; try again.
+        """
+        self._tidy()
+        if self._at.pending.exists() and (done := self._finish()):
+            return done
+        server, name = self._target()
+        user, password = self._secret()
+        key = public_key(self._at.key, self._run)
+        held = self._held(key)
+        now = self._now()
+        if held is not None and not user and not held.is_due(now):
+            self._put_in_force(restart=False)
+            return f"the certificate is good until {_date(held.not_after)}"
+        try:
+            chain = self._ask(server, name, key, held, user, password)
+        except EstError as error:
+            if not user or held is None or not held.is_due(now):
+                raise
+            _log.warning("%s; renewing by the certificate that is held", error)
+            chain = self._ask(server, name, key, held, "", "")
+        text = "".join(f"{c.pem}\n" for c in chain)
+        write_whole(self._at.pending, text, 0o644, self._own)
+        return self._finish() or "the certificate was lost"
+
+    def _ask(
+        self,
+        server: str,
+        name: str,
+        key: str,
+        held: Certificate | None,
+        user: str,
+        password: str,
+    ) -> list[Certificate]:
+        """Return a new certificate and its chain; a renewal when there is one and no user."""
+        now = self._now()
+        offered = held is not None and held.not_before <= now < held.not_after
+        est = Est(
+            server,
+            ca=self._at.ca,
+            user=user,
+            password=password,
+            certificate=self._at.certificate if offered else None,
+            key=self._at.key if offered else None,
+            now=self._now,
+        )
+        renew = held is not None and not user
+        anchors = self._anchors(est)
+        try:
+            answer = est.enroll(self._request(key, name, renew=renew), renew=renew)
+        except EstError as error:
+            if held is None or offered or user:
+                raise
+            gone = f"the old certificate is not valid now (until {_date(held.not_after)})"
+            raise EstError(f"{gone}: {error}", error.wait_s) from None
+        return trusted_chain(read_pkcs7(answer, self._run), key, anchors, now, self._run)
+
+    def _tidy(self) -> None:
+        if self._at.tls.is_symlink():
+            raise OSError(f"{self._at.tls} is a link; it must be a directory")
+        for folder in (self._at.tls, self._at.etc):
+            for left in folder.glob(f".*{NEW}"):
+                left.unlink()
+
+    def _target(self) -> tuple[str, str]:
+        data = tomllib.loads((self._root / ENROLL).read_text(encoding="utf-8"))
+        return str(data["server"]), str(data["name"])
+
+    def _secret(self) -> tuple[str, str]:
+        """Return user and password of an enrolment that is asked for; empty when none is."""
+        file = self._root / ENROLL_SECRET
+        if not file.exists():
+            return "", ""
+        data = json.loads(file.read_text(encoding="utf-8"))
+        return str(data["user"]), str(data["password"])
+
+    def _held(self, key: str) -> Certificate | None:
+        """Return the certificate in force; None when there is none that fits the key."""
+        if not self._at.certificate.exists():
+            return None
+        try:
+            chain = read_pem(self._at.certificate.read_text(encoding="utf-8"), self._run)
+        except (CertificateError, UnicodeDecodeError):
+            return None
+        return chain[0] if chain and chain[0].public_key == key else None
+
+    def _anchors(self, est: Est) -> list[Certificate]:
+        """Return whom a new certificate must lead to: the server's authorities, and ``tls.ca``."""
+        anchors = read_pkcs7(est.authorities(), self._run)
+        if self._at.ca is not None:
+            anchors += read_pem(self._at.ca.read_text(encoding="utf-8"), self._run)
+        return anchors
+
+    def _request(self, key: str, name: str, *, renew: bool) -> str:
+        """Return a request; the same one each time, as RFC 7030 wants it after a 202."""
+        file = self._at.tls / ("renew.csr" if renew else "enroll.csr")
+        if file.exists():
+            text = file.read_text(encoding="ascii", errors="replace")
+            if request_key(text, self._run) == key:
+                return text
+        if renew:
+            text = renewal_request(self._at.key, self._at.certificate, self._run)
+        else:
+            text = make_request(self._at.key, name, self._run)
+        write_whole(file, text, 0o644)
+        return text
+
+    def _finish(self) -> str:
+        """Put the pending certificate in force; return nothing when it is of no use."""
+        text = self._at.pending.read_text(encoding="utf-8", errors="replace")
+        try:
+            (new, *_above) = read_pem(text, self._run)
+            fits = new.public_key == public_key(self._at.key, self._run)
+        except ValueError:
+            fits = False
+        if not fits:
+            remove_whole(self._at.pending)
+            return ""
+        if (self._root / ENROLL_SECRET).exists():
+            remove_whole(self._root / ENROLL_SECRET)
+        write_whole(self._at.certificate, text, 0o644, self._own)
+        for request in ("enroll.csr", "renew.csr"):
+            (self._at.tls / request).unlink(missing_ok=True)
+        self._put_in_force(restart=True)
+        remove_whole(self._at.pending)
+        return f"a certificate for {new.subject} is in force, good until {_date(new.not_after)}"
+
+    def _put_in_force(self, *, restart: bool) -> None:
+        """Name certificate and key in the service's configuration; start the service again.
+
+        Args:
+            restart: Also when the configuration names them already.
+        """
+        file = self._at.etc / "device.toml"
+        text = file.read_text(encoding="utf-8")
+        there = tomllib.loads(text)
+        wanted = {"tls_cert": f"/{DATA}/tls/device.crt", "tls_key": f"/{DATA}/tls/device.key"}
+        if {key: there.get(key) for key in wanted} != wanted:
+            write_whole(file, dump({"": there | wanted}), 0o640, self._own)
+            restart = True
+        if restart:
+            # No start of one that somebody stopped, and no wait for one that takes its time.
+            self._run("systemctl", "--no-block", "try-restart", "edge-kit.service")
+
+    def _own(self, path: Path) -> None:
+        self._run("chgrp", USER, path)
+
+
+def pauses(rng: random.Random) -> Callable[[float | None], float]:
+    """Return a function that tells how long to wait after each failure in a row.
+
+    From ten seconds to an hour, doubling, half of it jitter, since a fleet that lost its server
+    would come back as one. It is given what the server asks for, which is waited for at least.
+    """
+    failures = 0
+
+    def pause(asked: float | None) -> float:
+        nonlocal failures
+        full = min(LAST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(failures, 20))
+        failures += 1
+        if asked is not None:
+            return asked * rng.uniform(1.0, 1.1)
+        return full * rng.uniform(0.5, 1.0)
+
+    return pause
+
+
+def _date(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
+
+
+def until_done(
+    enrolment: Enrolment,
+    pause: Callable[[float | None], float],
+    sleep: Callable[[float], object] = time.sleep,
+) -> None:
+    """Take steps until one succeeds, for ever, and tell the journal why."""
+    while True:
+        asked = None
+        try:
+            _log.info("%s", enrolment.step())
+            return
+        except EstError as error:
+            why, asked = str(error), error.wait_s
+        except (OSError, subprocess.SubprocessError, ValueError, KeyError) as error:
+            why = str(error) or type(error).__name__
+        wait = pause(asked)
+        _log.warning("%s; trying again in %.0f s", why, wait)
+        sleep(wait)
+
+
+def main(arguments: Sequence[str] = ()) -> int:
+    """Run on this machine, or on another root directory."""
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
+    root = Path(arguments[0]) if arguments else Path("/")
+    os.umask(0o077)
+    if shutil.which("openssl") is None:
+        _log.error("the program openssl is missing; install the package openssl")
+        return 1
+    wait_for_clock(root, _log.info)
+    until_done(Enrolment(root, call), pauses(random.Random()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""Other programs of this machine, and root inside a user namespace."""

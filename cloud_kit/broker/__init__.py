@@ -1,0 +1,1 @@
+"""The broker that demonstrations and development start."""

@@ -1,0 +1,1 @@
+"""The worker: receive, decode, batch, infer, publish, acknowledge."""

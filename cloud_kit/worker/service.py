@@ -1,0 +1,183 @@
+"""One worker process: link, models, worker, heartbeat and reports put together."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from types import FrameType
+from typing import Any, Self
+
+from cloud_kit.worker.health import Heartbeat
+from cloud_kit.worker.models import Models, open_models
+from cloud_kit.worker.settings import Settings
+from cloud_kit.worker.worker import Vitals, Worker
+from edge_kit.errors import ConfigError, LinkError
+from edge_kit.link import Link, Subscription
+from edge_kit.link.mqtt import MqttLink
+from edge_kit.wire import shared_filter
+
+__all__ = ["Report", "serve", "state_topic"]
+
+SWITCH_S = 0.0005
+KEEPALIVE_S = 10
+
+_log = logging.getLogger(__name__)
+
+Report = Callable[[dict[str, Any]], None]
+"""Takes one event, ready for JSON; the key ``event`` names its kind."""
+
+
+def state_topic(worker: str) -> str:
+    """Return where a worker publishes its counters (QoS 0, not retained)."""
+    return f"edgekit/1/workers/{worker}/state"
+
+
+def serve(settings: Settings, report: Report) -> bool:
+    """Work until SIGTERM or SIGINT; return whether everything taken was finished.
+
+    Call it on the main thread, where signals arrive.
+
+    Raises:
+        BundleError, EngineError: A bundle cannot be served.
+        LinkError: The broker refuses for good.
+        ConfigError: The health file cannot be written.
+    """
+    # An engine that returns wants the interpreter's lock at once; the default lets the network
+    # thread keep it for 5 ms, a third of a batch.
+    sys.setswitchinterval(SWITCH_S)
+    with _Signals() as signals:
+        models = open_models(settings.bundles, settings.threads)
+        try:
+            return _serve(settings, models, signals, report)
+        finally:
+            models.close()
+
+
+def _serve(settings: Settings, models: Models, signals: _Signals, report: Report) -> bool:
+    client_id = settings.new_client_id()
+    link = MqttLink(
+        settings.broker,
+        client_id,
+        [Subscription(shared_filter(settings.pool))],
+        clean_start=True,
+        session_expiry=0,
+        receive_maximum=settings.receive_maximum,
+        keepalive=KEEPALIVE_S,
+    )
+    watch = _Watch(settings, link, client_id, report)
+    worker = Worker(link, models, settings.work, on_tick=watch.tick)
+    watch.begin(worker)
+    report(
+        {
+            "event": "starting",
+            "id": client_id,
+            "models": sorted({f"{t.name}/{t.model.hex()}" for t in models.tails.values()}),
+            **settings.to_json(),
+        }
+    )
+    signals.forward(worker.stop)
+    try:
+        clean = worker.run()
+    finally:
+        watch.close()
+    report({"event": "stopped", "clean": clean, **worker.counters.to_json()})
+    return clean
+
+
+class _Watch:
+    """Looks after each tick whether something is worth saying."""
+
+    def __init__(self, settings: Settings, link: Link, client_id: str, report: Report) -> None:
+        self._worker: Worker | None = None
+        self._heart = Heartbeat(settings.health_file) if settings.health_file else None
+        self._period_s = settings.report_s
+        self._link = link
+        self._topic = state_topic(client_id)
+        self._report = report
+        self._connected = False
+        self._next = time.monotonic() + self._period_s
+        self._said: dict[str, Any] = {}
+        self._complained = False
+
+    def begin(self, worker: Worker) -> None:
+        """Watch from now on; raises ConfigError when the health file cannot be written."""
+        self._worker = worker
+        if self._heart:
+            self._heart.beat(worker.vitals)
+
+    def tick(self, vitals: Vitals) -> None:
+        self._beat(vitals)
+        if vitals.connected != self._connected:
+            self._connected = vitals.connected
+            self._report({"event": "connected" if vitals.connected else "disconnected"})
+        if time.monotonic() >= self._next and self._worker is not None:
+            self._next = time.monotonic() + self._period_s
+            self._say(self._worker.counters.to_json())
+
+    def _beat(self, vitals: Vitals) -> None:
+        """Beat; a full disk must not end a worker that answers, the health check will tell."""
+        if not self._heart:
+            return
+        try:
+            self._heart.beat(vitals)
+            self._complained = False
+        except ConfigError as error:
+            if not self._complained:
+                _log.warning("%s", error)
+            self._complained = True
+
+    def _say(self, counters: dict[str, Any]) -> None:
+        with suppress(LinkError):
+            self._link.publish(self._topic, json.dumps(counters).encode(), qos=0)
+        if counters != self._said:
+            self._said = counters
+            self._report({"event": "counters", **counters})
+
+    def close(self) -> None:
+        if self._heart:
+            self._heart.remove()
+
+
+class _Signals:
+    """SIGTERM and SIGINT ask for a clean stop, whenever they come; the second ends the process.
+
+    The first process of a container gets no default action of a signal: what is not handled while
+    bundles load would be ignored.
+    """
+
+    def __init__(self) -> None:
+        self._asked = False
+        self._stop: Callable[[], None] | None = None
+        self._before: dict[int, Any] = {}
+
+    def forward(self, stop: Callable[[], None]) -> None:
+        """Call `stop` on the first signal; at once when it came already."""
+        self._stop = stop
+        if self._asked:
+            stop()
+
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        if self._asked:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            os._exit(128 + number)  # a container's first process survives that
+        self._asked = True
+        if self._stop is not None:
+            self._stop()
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for kind in (signal.SIGTERM, signal.SIGINT):
+                self._before[kind] = signal.signal(kind, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)

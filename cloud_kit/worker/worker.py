@@ -1,0 +1,233 @@
+"""The worker: receive, decode, batch, infer, publish, acknowledge.
+
+Two threads. The loop consumes the link's events, admits messages and acknowledges them; the
+engine thread takes batches, runs them and publishes. Nothing runs in a network callback.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from cloud_kit.worker.admission import Admission, Job, Refused
+from cloud_kit.worker.batcher import Batcher
+from cloud_kit.worker.classify import classify
+from cloud_kit.worker.counters import Counters
+from cloud_kit.worker.models import Models
+from cloud_kit.worker.recent import Recent
+from cloud_kit.worker.replies import Replies
+from edge_kit.errors import EngineError
+from edge_kit.link import Connected, Delivery, Disconnected, Event, Link, Published
+from edge_kit.wire import Refusal, ResultMessage
+
+__all__ = ["Vitals", "Worker", "WorkerSettings"]
+
+# After a drain that ran out of time the engine may be in the middle of a batch.
+ENGINE_JOIN_S = 2.0
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    """How a worker works.
+
+    Attributes:
+        batch: Most samples of a batch.
+        wait_s: Longest that a sample waits for company, seconds; 0 never waits.
+        recent: Answers remembered for resends.
+        drain_s: Longest that a stopping worker takes to finish what it has, seconds.
+        tick_s: How often `Worker.run` looks around when nothing happens, seconds.
+    """
+
+    batch: int = 16
+    wait_s: float = 0.002
+    recent: int = 4096
+    drain_s: float = 10.0
+    tick_s: float = 0.25
+
+
+@dataclass(frozen=True)
+class Vitals:
+    """How a worker is, for health checks.
+
+    Attributes:
+        connected: The broker's connection stands.
+        engine_s: Seconds that the running batch has been in the engine; 0 when idle.
+        draining: It was told to stop.
+    """
+
+    connected: bool
+    engine_s: float
+    draining: bool
+
+
+class Worker:
+    """One member of a pool.
+
+    Args:
+        link: Subscribed to the pool's shared filter. The worker starts and stops it.
+        models: What it can finish.
+        settings: See `WorkerSettings`.
+        on_tick: Called on the loop's thread about every ``tick_s``.
+        clock: Seconds that only grow.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        models: Models,
+        settings: WorkerSettings | None = None,
+        *,
+        on_tick: Callable[[Vitals], None] = lambda vitals: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.settings = settings or WorkerSettings()
+        self.counters = Counters()
+        self._link = link
+        self._admission = Admission(models)
+        self._batcher: Batcher[Job] = Batcher(
+            self.settings.batch, self.settings.wait_s, lambda job: (job.tail.model, job.tail.cut)
+        )
+        self._recent: Recent[bytes] = Recent(self.settings.recent)
+        self._replies = Replies(link, self.counters)
+        self._on_tick = on_tick
+        self._clock = clock
+        self._connected = False
+        self._tick_at = 0.0
+        self._batch_since: float | None = None
+        self._failure: BaseException | None = None
+        self._stop = threading.Event()
+
+    def stop(self) -> None:
+        """Ask `run` to drain and return; safe from signal handlers and other threads."""
+        self._stop.set()
+
+    @property
+    def vitals(self) -> Vitals:
+        """How it is now."""
+        since = self._batch_since
+        busy = 0.0 if since is None else self._clock() - since
+        return Vitals(self._connected, busy, self._stop.is_set())
+
+    def run(self) -> bool:
+        """Work until `stop`; return whether everything taken was finished in time.
+
+        Raises:
+            LinkError: The link gave up, such as for bad credentials.
+        """
+        engine = threading.Thread(target=self._infer, name="engine", daemon=True)
+        engine.start()
+        self._link.start()
+        try:
+            while not self._stop.is_set():
+                self._step()
+            return self._drain()
+        finally:
+            self._batcher.close()
+            engine.join(ENGINE_JOIN_S)
+            self._link.stop()
+
+    def _step(self) -> None:
+        try:
+            event = self._link.events.get(timeout=self.settings.tick_s)
+        except queue.Empty:
+            pass
+        else:
+            self._handle(event)
+        if self._failure is not None:
+            raise self._failure
+        now = self._clock()
+        if now >= self._tick_at:
+            self._tick_at = now + self.settings.tick_s
+            self._on_tick(self.vitals)
+
+    def _handle(self, event: Event) -> None:
+        match event:
+            case Delivery():
+                self._receive(event)
+            case Published():
+                self._replies.confirm(event)
+            case Connected():
+                self._connected, self._tick_at = True, 0.0
+                self.counters.add("connections")
+            case Disconnected():
+                self._connected, self._tick_at = False, 0.0
+                self._replies.void(event.generation)
+                if event.fatal and event.error is not None:
+                    raise event.error
+                if event.error is not None:
+                    _log.warning("%s", event.error)
+
+    def _receive(self, delivery: Delivery) -> None:
+        self.counters.add("received")
+        self._replies.own(delivery)
+        verdict = self._admission.admit(delivery)
+        if isinstance(verdict, Refused):
+            self._refuse(verdict)
+        else:
+            self.counters.add("admitted")
+            self._batcher.put(verdict)
+
+    def _refuse(self, refused: Refused) -> None:
+        self.counters.refuse(refused.reason)
+        _log.info("refused a message on %s: %s", refused.delivery.topic, refused.sentence)
+        if refused.topics is None or refused.sample is None:
+            self._replies.drop(refused.delivery)
+            return
+        answer = ResultMessage(refused.model, refused.sample, refused.refusal)
+        self._replies.send(refused.delivery, refused.topics, refused.sample, answer.encode())
+
+    def _infer(self) -> None:
+        try:
+            while jobs := self._batcher.take():
+                for job, answer in zip(jobs, self._answers(jobs), strict=True):
+                    self._replies.send(job.delivery, job.topics, job.header.sample, answer)
+        except BaseException as error:
+            # The loop raises it: a worker without its engine must not look alive.
+            self._failure = error
+
+    def _answers(self, jobs: Sequence[Job]) -> list[bytes]:
+        """Return one encoded result a job, in order; only samples not yet known are inferred."""
+        known = {job.key: self._recent.get(job.key) for job in jobs}
+        fresh = list({job.key: job for job in jobs if known[job.key] is None}.values())
+        if fresh:
+            self._batch_since = self._clock()
+            results = classify(fresh)
+            self._batch_since = None
+            self.counters.add("batches")
+            self.counters.add("inferred", len(fresh))
+            self.counters.add("engine_us", results[0].engine_us)
+        else:
+            results = []
+        for job, result in zip(fresh, results, strict=True):
+            known[job.key] = encoded = result.encode()
+            if result.refusal is Refusal.NONE:
+                self._recent.put(job.key, encoded)
+            else:
+                self.counters.add("engine_failures")
+        self.counters.add("recent", len(jobs) - len(fresh))
+        return [self._known(known[job.key]) for job in jobs]
+
+    @staticmethod
+    def _known(answer: bytes | None) -> bytes:
+        if answer is None:
+            raise EngineError("a batch came out shorter than it went in")
+        return answer
+
+    def _drain(self) -> bool:
+        """Finish what was taken, hold back what would bring more, then acknowledge it all."""
+        self._replies.hold()
+        self._batcher.hurry()
+        until = self._clock() + self.settings.drain_s
+        while (self._replies.owned or not self._link.events.empty()) and self._connected:
+            if self._clock() >= until:
+                _log.warning("%d messages were not finished in time", self._replies.owned)
+                return False
+            self._step()
+        self._replies.release()
+        return True

@@ -1,0 +1,1 @@
+"""What the board goes through while it is measured."""

@@ -1,0 +1,182 @@
+"""Measure one configuration, as a process of its own: ``python -m edge_kit.bench.measure.child``.
+
+Its peak memory is that of this configuration alone, and a wheel that dies takes nobody with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.metadata
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_kit.bench.measure.labelled import classify
+from edge_kit.bench.measure.latency import Latency, TimedEngine, clock_cost_us, run_calls
+from edge_kit.bench.measure.measurement import Configuration, Measurement, Memory
+from edge_kit.bench.measure.pipeline import run_pipeline
+from edge_kit.bench.measure.profile import profile
+from edge_kit.bench.measure.score import Score
+from edge_kit.bench.measure.subject import open_subject
+from edge_kit.bundle import Bundle
+from edge_kit.bundle.manifest import EngineFile
+from edge_kit.engines.end import EndModel
+from edge_kit.engines.load import load_engine
+from edge_kit.engines.selftest import SELFTEST, self_test
+from edge_kit.engines.tflite import INTERPRETERS
+from edge_kit.errors import EdgeKitError, EngineError
+
+__all__ = ["measure"]
+
+_MODULES = {"onnx": ("onnxruntime",), "tflite": INTERPRETERS}
+_NOISE = 4
+
+
+def measure(bundle: Bundle, file: EngineFile, args: argparse.Namespace) -> Measurement:
+    """Measure a model file in this process; speed first, so that photos cost no memory yet.
+
+    Args:
+        bundle: Where it lies.
+        file: Of the role ``end`` or ``full``.
+        args: See `_parser`.
+
+    Raises:
+        EdgeKitError: It cannot be loaded or run, or the photos are no good.
+    """
+    baseline = _status("VmRSS")
+    began = time.perf_counter()
+    runtime = _import(file.engine)
+    imported = time.perf_counter()
+    engine = TimedEngine(load_engine(bundle, file, args.threads))
+    model = open_subject(engine, file)
+    loaded = time.perf_counter()
+    frames = _frames(bundle)
+
+    def call(index: int) -> object:
+        return model.infer(frames[index % len(frames)])
+
+    first = run_calls(engine, call, 1)
+    warmup = run_calls(engine, call, args.warmup, args.max_secs) if args.warmup else []
+    calls = run_calls(engine, call, args.runs, args.max_secs)
+    peak = _status("VmHWM")
+    found = Measurement(
+        Configuration.of(file, args.threads),
+        runtime=runtime,
+        import_ms=(imported - began) * 1e3,
+        init_ms=(loaded - imported) * 1e3,
+        first_inference_ms=first[0] * 1e3,
+        warmup=Latency.of(warmup) if warmup else None,
+        inference=Latency.of(calls),
+        calls_ms=tuple(round(s * 1e3, 4) for s in calls),
+        memory=Memory(baseline, peak) if baseline and peak else None,
+        clock_us=round(clock_cost_us(), 3),
+    )
+    if isinstance(model, EndModel):
+        agreed = self_test(bundle, model)
+        pipeline = run_pipeline(bundle.manifest, model, args.photos, args.frames, args.max_secs)
+        reference = Score.of(agreed.agree, agreed.total) if agreed else None
+        found = replace(found, reference=reference, pipeline=pipeline)
+    if args.top1:
+        found = classify(found, bundle, model, engine, args.photos, args.limit)
+    engine.close()
+    return _profiled(found, bundle, file, args.threads) if args.profile else found
+
+
+def _profiled(found: Measurement, bundle: Bundle, file: EngineFile, threads: int) -> Measurement:
+    """Add the time of each operator, or why there is none: the rest holds without it."""
+    try:
+        layers = profile(bundle, file, threads)
+        why = "" if layers is not None else f"{found.runtime} tells Python no times of operators"
+    except (EngineError, OSError) as error:
+        layers, why = None, f"no profile of {file.path}: {error}"
+    skipped = (*found.skipped, why) if why else found.skipped
+    return replace(found, layers=layers, skipped=skipped)
+
+
+def _frames(bundle: Bundle) -> Sequence[NDArray[np.uint8]]:
+    """Return the bundle's reference photos, else noise, in the model's size."""
+    rule = bundle.manifest.preprocessing
+    if SELFTEST in bundle.manifest.files:
+        try:
+            with np.load(bundle.root / SELFTEST, allow_pickle=False) as arrays:
+                pixels = arrays["pixels"]
+        except (OSError, ValueError, KeyError):
+            pixels = np.zeros(0, np.uint8)
+        if pixels.dtype == np.uint8 and pixels.shape[1:] == (rule.height, rule.width, 3):
+            return list(pixels)
+    dice = np.random.default_rng(0)
+    shape = (rule.height, rule.width, 3)
+    return [dice.integers(0, 256, shape, dtype=np.uint8) for _ in range(_NOISE)]
+
+
+def _import(engine: str) -> str:
+    """Import the package of an engine; return its name and version, empty when it has none.
+
+    What is wrong with a package that cannot be imported, loading the model will say.
+    """
+    for module in _MODULES.get(engine, ()):
+        try:
+            importlib.import_module(module)
+        except Exception:
+            continue
+        package = module.partition(".")[0].replace("_", "-")
+        try:
+            return f"{package} {importlib.metadata.version(package)}"
+        except importlib.metadata.PackageNotFoundError:
+            return package
+    return ""
+
+
+def _status(key: str) -> int:
+    """Return a size from /proc/self/status, bytes; 0 where there is none."""
+    try:
+        text = Path("/proc/self/status").read_text(encoding="utf-8")
+    except OSError:
+        return 0
+    for line in text.splitlines():
+        name, _colon, value = line.partition(":")
+        if name == key:
+            return int(value.split()[0]) * 1024
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="edge_kit.bench.measure.child")
+    parser.add_argument("bundle", type=Path)
+    parser.add_argument("file")
+    parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--runs", type=int, required=True)
+    parser.add_argument("--warmup", type=int, required=True)
+    parser.add_argument("--max-secs", type=float, required=True)
+    parser.add_argument("--frames", type=int, required=True)
+    parser.add_argument("--photos", type=Path)
+    parser.add_argument("--limit", type=int)
+    parser.add_argument("--no-top1", dest="top1", action="store_false")
+    parser.add_argument("--profile", action="store_true")
+    return parser
+
+
+def _main(argv: Sequence[str] | None = None) -> int:
+    """Be the child: measure, and write one line of JSON."""
+    args = _parser().parse_args(argv)
+    answer: dict[str, Any]
+    try:
+        bundle = Bundle.open(args.bundle)
+        file = next(f for f in bundle.manifest.engines if f.path == args.file)
+        answer = {"measurement": measure(bundle, file, args).to_json()}
+    except EdgeKitError as error:
+        answer = {"error": str(error), "code": error.exit_code}
+    sys.stdout.write("\n" + json.dumps(answer) + "\n")
+    return 0 if "measurement" in answer else int(answer["code"])
+
+
+if __name__ == "__main__":
+    sys.exit(_main())

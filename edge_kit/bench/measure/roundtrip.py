@@ -1,0 +1,222 @@
+"""Bytes a message and the way to a worker and back: a real device, sending every frame."""
+
+from __future__ import annotations
+
+import os
+import queue
+import re
+import socket
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edge_kit.bench.measure.latency import Latency
+from edge_kit.bundle import Bundle
+from edge_kit.bundle.labelled_photos import read_reference
+from edge_kit.engines.selftest import SELFTEST
+from edge_kit.errors import LinkError, MissingExtraError
+from edge_kit.host.json_process import Child, command
+from edge_kit.link.address import BrokerAddress
+from edge_kit.link.link import Disconnected
+from edge_kit.link.mqtt import MqttLink
+
+__all__ = [
+    "RoundTrip",
+    "device_environment",
+    "device_name",
+    "measure_round_trip",
+    "reach",
+    "summarize",
+]
+
+LINGER_S = 30.0
+SILENCE_S = 180.0
+REACH_S = 30.0
+_ODD = re.compile(r"[^A-Za-z0-9._-]")
+_MOST_NAME = 64
+_KEPT = re.compile(r"EDGE_KIT_(PASSWORD|TLS)")
+
+
+@dataclass(frozen=True)
+class RoundTrip:
+    """What sending cost.
+
+    Attributes:
+        broker: Its address, without a password.
+        engine: The device's.
+        threads: Of that engine.
+        sent: Samples that left.
+        answered: Of those, by a worker.
+        bytes_mean: Mean size of a message, header included; 0 when none left.
+        round_trip: From the first send to the answer; None without answers.
+    """
+
+    broker: str
+    engine: str
+    threads: int
+    sent: int
+    answered: int
+    bytes_mean: float
+    round_trip: Latency | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the documented form."""
+        return {
+            "broker": self.broker,
+            "engine": self.engine,
+            "threads": self.threads,
+            "sent": self.sent,
+            "answered": self.answered,
+            "bytes_mean": round(self.bytes_mean, 1),
+            "round_trip_ms": self.round_trip and self.round_trip.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> RoundTrip:
+        """Read the documented form.
+
+        Raises:
+            KeyError, TypeError, ValueError: A field is missing or makes no sense.
+        """
+        trip = data["round_trip_ms"]
+        return cls(
+            str(data["broker"]),
+            str(data["engine"]),
+            int(data["threads"]),
+            int(data["sent"]),
+            int(data["answered"]),
+            float(data["bytes_mean"]),
+            None if trip is None else Latency.from_json(trip),
+        )
+
+
+def device_name() -> str:
+    """Return the id of this board as a device that only benchmarks."""
+    return f"bench-{_ODD.sub('-', socket.gethostname())}"[:_MOST_NAME]
+
+
+def device_environment(env: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the environment, of a device's settings only those that prove who it is."""
+    return {
+        name: value
+        for name, value in (os.environ if env is None else env).items()
+        if not name.startswith("EDGE_KIT_") or _KEPT.match(name)
+    }
+
+
+def reach(broker: BrokerAddress, client_id: str, timeout_s: float = REACH_S) -> None:
+    """Connect once, so that a broker out of reach is known before minutes of measuring.
+
+    Raises:
+        LinkError: It cannot be reached, refuses us, or cannot be trusted.
+    """
+    link = MqttLink(broker, client_id)
+    link.start()
+    try:
+        event = link.events.get(timeout=timeout_s)
+    except queue.Empty:
+        raise LinkError(f"{broker.url} gives no answer within {timeout_s:.0f} s") from None
+    finally:
+        link.stop()
+    if isinstance(event, Disconnected) and event.error is not None:
+        raise event.error
+
+
+def measure_round_trip(
+    bundle: Bundle,
+    engine: str,
+    threads: int,
+    *,
+    broker: str,
+    device_id: str,
+    photos: Path | None,
+    frames: int,
+    fps: float,
+    options: Sequence[str] = (),
+    linger_s: float = LINGER_S,
+) -> RoundTrip:
+    """Let ``edge-kit run`` send every frame to a worker that listens at the broker.
+
+    Args:
+        bundle: What to run.
+        engine: ``onnx`` or ``tflite``.
+        threads: Of it.
+        broker: Its address.
+        device_id: Of the device; its status stays on the broker.
+        photos: A folder; without one, the bundle's own photos are sent, over and over.
+        frames: How many are sent.
+        fps: A second. Slower than the cloud answers, so that no message waits for another.
+        options: More of ``edge-kit run``, such as certificates.
+        linger_s: How long to wait for the last answers.
+
+    Raises:
+        EdgeKitError: The device fails, for example because the broker refuses it.
+    """
+    with tempfile.TemporaryDirectory(prefix="edge-kit-bench-") as name:
+        folder = Path(name)
+        source = photos or _lay_out(bundle, folder / "photos", frames)
+        arguments = [
+            "run", str(bundle.root), "--source", str(source), "--fps", f"{fps:g}",
+            "--engine", engine, "--threads", str(threads), "--threshold", "-1", "--broker", broker,
+            "--device-id", device_id, "--spool", str(folder / "spool.db"), "--limit", str(frames),
+            "--linger", f"{linger_s:g}", "--json", *options,
+        ]  # fmt: skip
+        log = folder / "device.log"
+        with Child(
+            "the device", command("edge_kit.cli", *arguments), log, dict(device_environment())
+        ) as child:
+            lines = list(child.events(SILENCE_S + linger_s))
+    return summarize(lines, broker, engine, threads)
+
+
+def summarize(
+    lines: Sequence[Mapping[str, Any]], broker: str, engine: str, threads: int
+) -> RoundTrip:
+    """Put together what a device wrote: docs/results.md."""
+    sent = [line for line in lines if line.get("status") == "provisional"]
+    cloud = [line for line in lines if line.get("tier") == "cloud"]
+    trips = [line["round_trip_ms"] for line in cloud if line["round_trip_ms"] is not None]
+    return RoundTrip(
+        broker=broker,
+        engine=engine,
+        threads=threads,
+        sent=len(sent),
+        answered=len(cloud),
+        bytes_mean=float(np.mean([s["bytes_sent"] for s in sent])) if sent else 0.0,
+        round_trip=Latency.of([t / 1e3 for t in trips]) if trips else None,
+    )
+
+
+def _lay_out(bundle: Bundle, folder: Path, frames: int) -> Path:
+    """Make the bundle's labelled photos a folder that a device plays, else others of its size."""
+    reference = read_reference(bundle)
+    if reference is None:
+        return _write_pixels(bundle, folder, frames)
+    folder.mkdir()
+    for index in range(frames):
+        path = reference.photos[index % len(reference.photos)].path
+        (folder / f"{index:06}{path.suffix}").symlink_to(path.resolve())
+    return folder
+
+
+def _write_pixels(bundle: Bundle, folder: Path, frames: int) -> Path:
+    """Write the photos of the self-test, or noise, as files."""
+    try:
+        from PIL import Image
+    except ImportError:
+        raise MissingExtraError("Pillow", "photos", "measuring the round trip") from None
+    rule = bundle.manifest.preprocessing
+    if SELFTEST in bundle.manifest.files:
+        with np.load(bundle.root / SELFTEST, allow_pickle=False) as arrays:
+            pixels = arrays["pixels"]
+    else:
+        shape = (4, rule.height, rule.width, 3)
+        pixels = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+    folder.mkdir()
+    for index in range(frames):
+        Image.fromarray(pixels[index % len(pixels)]).save(folder / f"{index:06}.png")
+    return folder

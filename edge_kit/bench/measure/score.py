@@ -1,0 +1,91 @@
+"""How many photos were answered as they should, and which photos those were."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["LabelledSet", "Score"]
+
+
+@dataclass(frozen=True)
+class Score:
+    """How many photos were answered as they should.
+
+    Attributes:
+        right: Photos with the wanted answer.
+        total: Photos, at least 1.
+        low: Lower end of the 95 % interval of the share (Wilson, 1927).
+        high: Upper end.
+    """
+
+    right: int
+    total: int
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, right: int, total: int) -> Score:
+        """Count."""
+        z, share = 1.959964, right / total
+        middle = (share + z * z / (2 * total)) / (1 + z * z / total)
+        spread = share * (1 - share) / total + z * z / (4 * total * total)
+        half = z * spread**0.5 / (1 + z * z / total)
+        return cls(
+            right, total, round(max(0.0, middle - half), 4), round(min(1.0, middle + half), 4)
+        )
+
+    @property
+    def share(self) -> float:
+        """Share of right answers, 0 to 1."""
+        return self.right / self.total
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Score:
+        """Read the documented form.
+
+        Raises:
+            KeyError, TypeError, ValueError: A field is missing or makes no sense.
+        """
+        right, total = int(data["right"]), int(data["total"])
+        low, high = float(data["low"]), float(data["high"])
+        if not 0 <= right <= total or not total or not 0 <= low <= high <= 1:
+            raise ValueError(f"{right} of {total} photos, {low} to {high}, makes no score")
+        return cls(right, total, low, high)
+
+
+@dataclass(frozen=True)
+class LabelledSet:
+    """Photos whose class is known: which they are.
+
+    Attributes:
+        source: ``bundle`` (its reference set) or ``photos`` (a folder).
+        split: Of the data set that a bundle's photos are from; empty where it is not told.
+        sha256: Name of the set, see `edge_kit.bundle.labelled_photos.photo_set_digest`.
+        labels: Index of each photo's class, photos ordered by the SHA-256 of their files.
+    """
+
+    source: str
+    split: str
+    sha256: str
+    labels: tuple[int, ...]
+
+    @property
+    def title(self) -> str:
+        """Return it for people."""
+        if self.source != "bundle":
+            of = "given photos"
+        else:
+            of = f"photos of the bundle's {self.split} split" if self.split else "bundled photos"
+        return f"{len(self.labels)} {of} (set {self.sha256[:8]})"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the documented form."""
+        return {**vars(self), "labels": list(self.labels)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> LabelledSet:
+        """Read the documented form; errors as `Score.from_json`."""
+        source, split, sha256 = (str(data[key]) for key in ("source", "split", "sha256"))
+        return cls(source, split, sha256, tuple(int(v) for v in data["labels"]))

@@ -1,0 +1,156 @@
+"""Start the child that measures one configuration, and watch the board meanwhile."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from edge_kit.bench.conditions.conditions import Watch
+from edge_kit.bench.measure.measurement import Configuration, Measurement
+from edge_kit.bundle import Bundle
+from edge_kit.bundle.manifest import EngineFile
+from edge_kit.engines.load import PACKAGES, missing_extra
+from edge_kit.engines.probe import describe_death
+from edge_kit.errors import EngineError, SourceError
+from edge_kit.host.child_process import end_with_parent
+
+__all__ = ["Effort", "measure_in_child"]
+
+# Loading on the slowest board, with a cold card.
+_START_S = 300.0
+_SECONDS_A_PHOTO = 15.0
+_MOST_PHOTOS = 10_000
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is measured.
+
+    Attributes:
+        runs: Calls that count.
+        warmup: Calls before them.
+        max_secs: Most seconds for each of warm-up, calls and pipeline.
+        frames: Most frames of the pipeline.
+        photos: A folder for each class; None for the bundle's own labelled photos.
+        limit: Most photos for top-1; None for all.
+        profile: Ask engines for the time of each operator.
+        top1: Classify labelled photos, which takes a while on a slow board.
+    """
+
+    runs: int = 200
+    warmup: int = 10
+    max_secs: float = 60.0
+    frames: int = 100
+    photos: Path | None = None
+    limit: int | None = None
+    profile: bool = False
+    top1: bool = True
+
+    def timeout_s(self, bundle: Bundle) -> float:
+        """Return when a child must have answered."""
+        # Without a folder there are the bundle's own photos, fewer than it has files.
+        most = len(bundle.manifest.files) if self.photos is None else _MOST_PHOTOS
+        photos = min(most, self.limit or most) if self.top1 else 0
+        return _START_S + 4 * self.max_secs + _SECONDS_A_PHOTO * photos
+
+    def arguments(self) -> list[str]:
+        """Return the child's options."""
+        options = [
+            f"--runs={self.runs}", f"--warmup={self.warmup}", f"--max-secs={self.max_secs}",
+            f"--frames={self.frames}",
+        ]  # fmt: skip
+        if self.photos is not None:
+            options.append(f"--photos={self.photos}")
+        if self.limit is not None:
+            options.append(f"--limit={self.limit}")
+        if not self.top1:
+            options.append("--no-top1")
+        return [*options, "--profile"] if self.profile else options
+
+
+def measure_in_child(
+    bundle: Bundle,
+    file: EngineFile,
+    threads: int,
+    effort: Effort,
+    *,
+    command: Callable[[], Sequence[str]] | None = None,
+    watch: Callable[[], Watch] = Watch,
+) -> Measurement:
+    """Measure a model file; what goes wrong with its engine becomes part of the answer.
+
+    Args:
+        bundle: Where it lies.
+        file: Of the role ``end`` or ``full``.
+        threads: Of the engine.
+        effort: How much.
+        command: Gives the child's command line; injected by tests.
+        watch: Makes the watch over the board.
+
+    Raises:
+        SourceError: The photos are no good, which no other configuration would change.
+    """
+    configuration = Configuration.of(file, threads)
+    if missing := missing_extra(file.engine):
+        return Measurement(configuration, error=str(missing))
+    argv = command() if command else _command(bundle, file, threads, effort)
+    watched = watch()
+    with watched:
+        found = _run(argv, configuration, effort.timeout_s(bundle))
+    conditions = watched.conditions
+    assert conditions is not None
+    return replace(found, conditions=conditions.to_json() | {"marks": list(conditions.marks)})
+
+
+def _command(bundle: Bundle, file: EngineFile, threads: int, effort: Effort) -> list[str]:
+    what = [str(bundle.root), file.path, f"--threads={threads}"]
+    return [sys.executable, "-P", "-m", "edge_kit.bench.measure.child", *what, *effort.arguments()]
+
+
+def _run(argv: Sequence[str], configuration: Configuration, timeout_s: float) -> Measurement:
+    package = PACKAGES.get(configuration.engine, configuration.engine)
+    try:
+        child = subprocess.run(
+            argv,
+            capture_output=True,
+            check=False,
+            timeout=timeout_s,
+            stdin=subprocess.DEVNULL,
+            preexec_fn=end_with_parent(),
+        )
+    except subprocess.TimeoutExpired:
+        return Measurement(configuration, error=f"{package} gave no answer in {timeout_s:.0f} s")
+    except OSError as error:
+        raise EngineError(f"no process can be started to measure ({error.strerror})") from None
+    if child.returncode < 0:
+        death = describe_death(-child.returncode)
+        return Measurement(configuration, error=f"the process with {package} {death}")
+    return _answer(child.stdout, configuration) or Measurement(
+        configuration,
+        error=f"measuring {package} failed with status {child.returncode}{_tail(child.stderr)}",
+    )
+
+
+def _answer(stdout: bytes, configuration: Configuration) -> Measurement | None:
+    """Read the child's last line; runtimes may have written before it."""
+    for line in reversed(stdout.decode(errors="replace").splitlines()):
+        try:
+            data = json.loads(line)
+            if "measurement" in data:
+                return Measurement.from_json(data["measurement"])
+            error, code = str(data["error"]), int(data["code"])
+        except (ValueError, KeyError, TypeError):
+            continue
+        if code == SourceError.exit_code:
+            raise SourceError(error)
+        return Measurement(configuration, error=error)
+    return None
+
+
+def _tail(stderr: bytes) -> str:
+    lines = stderr.decode(errors="replace").strip().splitlines()
+    return f" ({lines[-1][:300]})" if lines else ""

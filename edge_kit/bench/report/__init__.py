@@ -1,0 +1,1 @@
+"""Benchmark results as JSON, text, Markdown and HTML, and their comparison."""

@@ -1,0 +1,56 @@
+"""A comparison as text."""
+
+from __future__ import annotations
+
+from edge_kit.bench.report.accuracy import Accuracy, Answers
+from edge_kit.bench.report.compare import Comparison, Entry, Group
+from edge_kit.device.output import printable
+
+__all__ = ["standings"]
+
+
+def standings(found: Comparison) -> str:
+    """Return each group with its ranking, and why the rest is not ranked."""
+    parts = [*map(_lines, found.groups), *map(_accuracy_lines, found.accuracy)]
+    # The files may be a stranger's, and names in them must not steer a terminal.
+    return "\n\n".join("\n".join(map(printable, lines)) for lines in parts)
+
+
+def _accuracy_lines(found: Accuracy) -> list[str]:
+    return [found.title, *(_answers_line(e) for e in found.entries)]
+
+
+def _answers_line(entry: Answers) -> str:
+    place = "-" if entry.rank is None else f"{entry.rank}."
+    s = entry.score
+    share = f"{s.right} of {s.total}, {s.share:.3f} ({s.low:.2f}-{s.high:.2f})"
+    numbers = ", ".join(map(str, entry.threads))
+    plural = "" if entry.threads == (1,) else "s"
+    what = f"{entry.configuration.title}, {numbers} thread{plural}"
+    who = f"{entry.label} ({entry.board}; {entry.version}), {what}"
+    same = f", {entry.alike} of {s.total} answered as by the first"
+    alike = "" if entry.alike is None else same
+    why = f", not ranked: {entry.unfit}" if entry.unfit else ""
+    return f"{place:>4}  {share}  {who}{alike}{why}"
+
+
+def _lines(group: Group) -> list[str]:
+    ranked = [e for e in group.entries if e.rank is not None]
+    best = min((p50 for e in ranked if (p50 := _p50(e)) is not None), default=None)
+    return [group.title, *(_line(e, best) for e in group.entries)]
+
+
+def _line(entry: Entry, best: float | None) -> str:
+    p50, ratio = _p50(entry), ""
+    place = "-" if entry.rank is None else f"{entry.rank}."
+    if entry.rank is not None and p50 is not None and best:
+        ratio = f"{p50 / best:.2f} x"
+    time = "" if p50 is None else f"{p50:.2f} ms"
+    who = f"{entry.label} ({entry.board}; {entry.version})"
+    why = f", not ranked: {entry.unfit}" if entry.unfit else ""
+    return f"{place:>4}{time:>13}{ratio:>9}  {who}{why}"
+
+
+def _p50(entry: Entry) -> float | None:
+    inference = entry.measurement.inference
+    return None if inference is None else inference.p50

@@ -1,0 +1,106 @@
+"""Photos of known class that come with a bundle: how right a board is, on the same set everywhere.
+
+The index is documented in ``docs/bundle-format.md``. No training, calibration or tuning saw them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edge_kit.bundle.bundle import Bundle
+from edge_kit.errors import BundleError
+
+__all__ = ["INDEX", "ReferencePhoto", "ReferenceSet", "photo_set_digest", "read_reference"]
+
+INDEX = "reference/photos.json"
+
+
+@dataclass(frozen=True)
+class ReferencePhoto:
+    """A photo and its true class.
+
+    Attributes:
+        path: The file.
+        label: Index into the bundle's classes.
+        sha256: Hexadecimal digest of the file.
+    """
+
+    path: Path
+    label: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class ReferenceSet:
+    """The labelled photos of a bundle.
+
+    Attributes:
+        photos: At least one.
+        split: Of the data set that they are from, such as ``test``; empty where it is not told.
+    """
+
+    photos: tuple[ReferencePhoto, ...]
+    split: str
+
+    @property
+    def sha256(self) -> str:
+        """See `photo_set_digest`."""
+        return photo_set_digest((p.sha256, p.label) for p in self.photos)
+
+    def sentence(self) -> str:
+        """Return what it is, for people."""
+        count, split = len(self.photos), f" of the {self.split} split" if self.split else ""
+        return f"{count} labelled photo{'s' if count > 1 else ''}{split}"
+
+
+def photo_set_digest(photos: Iterable[tuple[str, int]]) -> str:
+    """Return the name of a set of photos: equal for the same files with the same classes.
+
+    Args:
+        photos: SHA-256 of each file, and the index of its class; in any order.
+    """
+    lines = sorted(f"{digest} {label}\n" for digest, label in photos)
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def read_reference(bundle: Bundle) -> ReferenceSet | None:
+    """Return the labelled photos of an opened bundle; None when it has none.
+
+    Raises:
+        BundleError: The index cannot be read, or names what the bundle does not have.
+    """
+    if INDEX not in bundle.manifest.files:
+        return None
+    try:
+        data = json.loads((bundle.root / INDEX).read_text(encoding="utf-8"))
+        photos = tuple(_photo(bundle, row) for row in data["photos"])
+        split = data.get("split", "")
+        if not isinstance(split, str) or not split.isprintable():
+            raise ValueError(f"split {split!r:.40} is no name")
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+        raise BundleError(
+            f"{INDEX} of {bundle.root} cannot be read ({error!r})", "export it again"
+        ) from None
+    if not photos:
+        raise BundleError(f"{INDEX} of {bundle.root} lists no photo", "export it again")
+    if len({p.path for p in photos}) < len(photos):
+        raise BundleError(f"{INDEX} of {bundle.root} lists a photo twice", "export it again")
+    return ReferenceSet(photos, split)
+
+
+def _photo(bundle: Bundle, row: Mapping[str, Any]) -> ReferencePhoto:
+    path, label = str(row["path"]), row["label"]
+    # What the manifest lists was hashed when the bundle was opened, and lies inside it.
+    digest = bundle.manifest.files.get(path)
+    if digest is None:
+        raise ValueError(f"{path} is not listed in the manifest")
+    if isinstance(label, bool) or not isinstance(label, int):
+        raise TypeError(f"label {label!r} is no index of a class")
+    if not 0 <= label < len(bundle.manifest.classes):
+        raise ValueError(f"label {label} is no class of the bundle")
+    return ReferencePhoto(bundle.root / path, label, digest)

@@ -1,0 +1,1 @@
+"""Get each low-confidence sample exactly one result: spool, window, courier, results."""

@@ -1,0 +1,1 @@
+"""The device: its configuration, its loop, and where results go."""

@@ -1,0 +1,1 @@
+"""The machine below: clock, systemd, signals, child processes, the board."""

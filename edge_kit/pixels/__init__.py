@@ -1,0 +1,1 @@
+"""Frames as pixels: to the model's size, and as JPEG."""

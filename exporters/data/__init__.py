@@ -1,0 +1,1 @@
+"""Labelled photos on disk, augmented views, cached features."""

@@ -1,0 +1,1 @@
+"""Engine files: ONNX and TFLite, float and int8."""

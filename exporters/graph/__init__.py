@@ -1,0 +1,1 @@
+"""From a user's classifier to a traced and cut graph."""

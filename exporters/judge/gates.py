@@ -1,0 +1,231 @@
+"""Gates: figures that a finished export must reach, each measured by one small function.
+
+A gate that could not be measured here is neither passed nor failed: ``ok`` is None, and the
+sentence says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_kit.errors import GateError
+from edge_kit.exits import softmax
+from exporters.engines.exported import Exported
+
+__all__ = [
+    "TORN",
+    "Gate",
+    "cloud_agreement",
+    "int8_accuracy",
+    "int8_agreement",
+    "int8_size",
+    "require",
+    "tflite_agreement",
+]
+
+# Where the two largest probabilities are closer than this, a photo hangs between two classes, and
+# the last bit of anything tips it: that says nothing of the engine.
+TORN = 0.1
+
+
+@dataclass(frozen=True)
+class Gate:
+    """One measured figure and its budget.
+
+    Attributes:
+        name: Such as ``int8 accuracy``.
+        measured: What was measured; None when it could not be checked here.
+        budget: What is allowed.
+        ok: True passed, False failed, None not checked.
+        sentence: All of that for people.
+    """
+
+    name: str
+    measured: float | None
+    budget: float
+    ok: bool | None
+    sentence: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the form that the manifest's figures hold."""
+        return {
+            "name": self.name,
+            "measured": self.measured,
+            "budget": self.budget,
+            "ok": self.ok,
+            "sentence": self.sentence,
+        }
+
+
+def require(gates: Iterable[Gate]) -> None:
+    """Raise on the first gate that failed.
+
+    Raises:
+        GateError: A figure misses its budget.
+    """
+    for gate in gates:
+        if gate.ok is False:
+            measured = float("nan") if gate.measured is None else gate.measured
+            raise GateError(gate.name, measured, gate.budget, gate.sentence)
+
+
+def int8_agreement(
+    engine: Exported, twin: Exported, pixels: NDArray[np.uint8], *, budget: float = 0.95
+) -> Gate:
+    """Measure on how many photos the int8 end model decides like its float twin.
+
+    Photos of which the twin is torn between two classes (`TORN`) are left out: on such a photo
+    either answer is as good, and how many there are depends on the classifier, not on its engine.
+
+    Args:
+        engine: The int8 end model.
+        twin: From `export_end_float`.
+        pixels: uint8 photos (N, H, W, 3).
+        budget: Smallest allowed share.
+    """
+    alike = _compare(engine(pixels)["logits"], twin(pixels)["logits"])
+    return Gate(
+        f"int8 agreement, {_label(engine)}",
+        alike.share,
+        budget,
+        alike.share >= budget,
+        f"{_label(engine)} decides like its float twin on {alike} (at least {budget:.1%} needed)",
+    )
+
+
+def cloud_agreement(
+    engine: Exported,
+    twin: Exported,
+    tail: Exported,
+    pixels: NDArray[np.uint8],
+    *,
+    budget: float = 0.95,
+) -> Gate:
+    """Measure how the cloud half decides on int8 features against the float twin's, rounded.
+
+    What the device itself answers says nothing of the layout, scale and order of the features
+    that it sends; this does.
+
+    Args:
+        engine: The int8 end model.
+        twin: From `export_end_float`, its features in int8 steps.
+        tail: The cloud half.
+        pixels: uint8 photos (N, H, W, 3).
+        budget: Smallest allowed share of the photos on which the cloud half is not torn.
+    """
+    (spec,) = tail.entry.inputs
+    steps = np.rint(twin(pixels)["features"] / np.float32(spec.scale))
+    rounded = np.clip(steps, -128, 127).astype(np.int8)
+    alike = _compare(tail(engine(pixels)["features"])["logits"], tail(rounded)["logits"])
+    return Gate(
+        f"int8 features, {_label(engine)}",
+        alike.share,
+        budget,
+        alike.share >= budget,
+        f"on features of {_label(engine)} the cloud half decides as on the float twin's on "
+        f"{alike} (at least {budget:.1%} needed)",
+    )
+
+
+def int8_accuracy(
+    engine: Exported,
+    twin: Exported,
+    pixels: NDArray[np.uint8],
+    labels: NDArray[np.int64],
+    *,
+    budget: float = 0.01,
+) -> Gate:
+    """Measure the top-1 that the int8 end model loses against its float twin.
+
+    Args:
+        engine: The int8 end model.
+        twin: From `export_end_float`.
+        pixels: uint8 photos (N, H, W, 3).
+        labels: (N,).
+        budget: Largest allowed loss, as a share; a gain counts as a negative loss.
+    """
+    quantized = float((engine(pixels)["logits"].argmax(1) == labels).mean())
+    real = float((twin(pixels)["logits"].argmax(1) == labels).mean())
+    loss = real - quantized
+    return Gate(
+        f"int8 accuracy loss, {_label(engine)}",
+        loss,
+        budget,
+        loss <= budget + 1e-9,
+        f"{_label(engine)} has top-1 {quantized:.3f}, its float twin {real:.3f}, on "
+        f"{len(pixels)} photos (a loss of at most {budget:.3f} is allowed)",
+    )
+
+
+def int8_size(engine: Exported, twin: Exported, *, budget: float = 3.5) -> Gate:
+    """Measure how many times smaller the int8 file is than its float ONNX twin."""
+    ratio = twin.entry.size / engine.entry.size
+    return Gate(
+        f"int8 size ratio, {_label(engine)}",
+        ratio,
+        budget,
+        ratio >= budget,
+        f"{_label(engine)} has {engine.entry.size:,} bytes, {ratio:.2f} times fewer than its "
+        f"float twin (at least {budget:g} times needed)",
+    )
+
+
+def tflite_agreement(
+    tflite: Exported, onnx: Exported, pixels: NDArray[np.uint8], *, budget: float = 0.97
+) -> Gate:
+    """Measure on how many photos the TFLite and the ONNX end model decide alike.
+
+    Args:
+        tflite: From `export_end_tflite`.
+        onnx: From `export_end_onnx`.
+        pixels: uint8 photos (N, H, W, 3).
+        budget: Smallest allowed share of the photos on which `onnx` is not torn.
+    """
+    alike = _compare(tflite(pixels)["logits"], onnx(pixels)["logits"])
+    return Gate(
+        "TFLite against ONNX",
+        alike.share,
+        budget,
+        alike.share >= budget,
+        f"{_label(tflite)} and {_label(onnx)} decide alike on {alike} "
+        f"(at least {budget:.1%} needed)",
+    )
+
+
+def _label(file: Exported) -> str:
+    kind = {"onnx": "ONNX", "tflite": "TFLite"}[file.entry.engine]
+    return kind if file.entry.arch == "any" else f"{kind} for {file.entry.arch}"
+
+
+@dataclass(frozen=True)
+class _Alike:
+    """How often two engines decide alike where the second is not torn, and on all photos.
+
+    Where it is torn on every photo, all of them count.
+    """
+
+    share: float
+    decided: int
+    overall: float
+    photos: int
+
+    def __str__(self) -> str:
+        if self.decided == 0:
+            return f"{self.overall:.1%} of {self.photos} photos, each a toss-up"
+        return (
+            f"{self.share:.1%} of the {self.decided} photos that are no toss-up "
+            f"({self.overall:.1%} of all {self.photos})"
+        )
+
+
+def _compare(given: NDArray[np.float32], expected: NDArray[np.float32]) -> _Alike:
+    alike = given.argmax(1) == expected.argmax(1)
+    ranked = np.sort(softmax(expected), axis=1)
+    decided = ranked[:, -1] - ranked[:, -2] >= TORN
+    counted = alike[decided] if decided.any() else alike
+    return _Alike(float(counted.mean()), int(decided.sum()), float(alike.mean()), len(alike))

@@ -1,0 +1,1 @@
+"""What an export found out, as a page."""

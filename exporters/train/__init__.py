@@ -1,0 +1,1 @@
+"""Train the bottleneck, the exit and the tail."""

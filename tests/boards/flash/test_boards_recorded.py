@@ -1,0 +1,77 @@
+"""The guards on real machines: every device of every recorded situation."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from boards.flash.guards import may_flash, objections
+from boards.flash.reading import disks_of
+from tests.support.recorded import MACHINES, as_list, as_text, described, recorded, states
+
+IMAGE = 48 << 20
+OWN = "2.38.1"
+# In use, or unfit; --force-device does not help. All other objections it overrules.
+FINAL = {"system", "mounted", "swap", "held", "pool", "busy", "open", "silent", "group",
+         "partition", "kind", "virtual", "read-only", "empty", "small"}  # fmt: skip
+STATES = tuple(states())
+# What the guest's own lsblk said, in the ways of versions that were not run.
+REWRITTEN = tuple(way(s) for s in STATES if s.version == OWN for way in (as_text, as_list))
+
+
+@pytest.mark.parametrize("state", (*STATES, *REWRITTEN), ids=str)
+def test_every_device_is_judged_as_its_situation_asks(state):
+    disks = state.disks
+    wrong = []
+    for target in state.targets():
+        expected = set(state.expects(target).split(" or ")) - {""}
+        found = objections(target, disks, IMAGE + (1 << 20))
+        codes = {o.code for o in found}
+        good = not found if not expected else (
+            expected & codes and not may_flash(found, forced=False)
+            and not (expected & FINAL and may_flash(found, forced=True)))  # fmt: skip
+        if not good:
+            wrong.append(f"{target.path}: expected {expected or 'none'}, found {codes}")
+    assert wrong == []
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_every_situation_described_is_recorded(machine):
+    wanted = {(s["name"], v) for s in described(machine)["states"]
+              for v in s.get("versions", ["own"])}  # fmt: skip
+    assert {(r["state"], r["version"]) for r in recorded(machine)["states"]} == wanted
+    assert set(described(machine)["disks"]) <= set(recorded(machine)["names"])
+
+
+def test_there_are_far_more_than_forty_dangerous_targets_and_good_ones_too():
+    rows = [(s.machine, s.name, t.name, s.expects(t)) for s in STATES for t in s.targets()]
+    dangerous = {row[:3] for row in rows if row[3]}
+    good = {row[:3] for row in rows if not row[3]}
+    assert len(dangerous) >= 40
+    assert len(good) >= 10
+    assert len({row[3] for row in rows if row[3]}) >= 14
+
+
+def test_several_versions_of_lsblk_are_among_them():
+    assert len({s.version for s in STATES}) >= 3
+
+
+def test_lsblk_alone_would_have_let_some_of_them_pass():
+    # So each of the other witnesses is needed, and the recordings can show a guard to be wrong.
+    for without in ({"busy": ()}, {"loops": {}}, {"writers": {}}):
+        passed = [
+            target.path
+            for state in STATES
+            for disks in [disks_of(replace(state.reading, **without))]
+            for target in disks
+            if state.expects(target) and not objections(target, disks, IMAGE)
+        ]
+        assert passed, without
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_no_answer_was_recorded_twice(machine):
+    answers = [json.dumps(row["reading"], sort_keys=True) for row in recorded(machine)["states"]]
+    assert len(set(answers)) == len(answers)

@@ -1,0 +1,262 @@
+"""Writing and verifying, on cards in memory that can be pulled out or lie."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import lzma
+import os
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from boards.flash.bmap import BlockMap, Range, make_map, whole_map
+from boards.flash.card import MemoryCard
+from boards.flash.progress import Meter, progress_line
+from boards.flash.source import ImageSource, open_source
+from boards.flash.write import HEAD, check_map, flash, pieces
+from edge_kit.errors import ImageError
+
+SIZE = 9 << 20
+DATA = random.Random(2).randbytes(SIZE)
+OLD = b"\xee"
+
+
+class Stages:
+    """Remembers progress."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, int, int]] = []
+
+    def __call__(self, stage: str, done: int, whole: int) -> None:
+        self.calls.append((stage, done, whole))
+
+    def last(self, stage: str) -> tuple[int, int]:
+        return next((d, w) for s, d, w in reversed(self.calls) if s == stage)
+
+
+def used_card(size=SIZE + 4096, **options) -> MemoryCard:
+    card = MemoryCard(size, **options)
+    card.data[:] = OLD * len(card.data)
+    return card
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory) -> ImageSource:
+    file = tmp_path_factory.mktemp("flash") / "a.img"
+    file.write_bytes(DATA)
+    return open_source(file)
+
+
+@pytest.fixture(scope="module")
+def sparse(tmp_path_factory) -> ImageSource:
+    """Data in the first, the third and the seventh MiB; the rest are holes."""
+    file = tmp_path_factory.mktemp("flash") / "s.img"
+    with file.open("wb") as out:
+        for mib in (0, 2, 6):
+            out.seek(mib << 20)
+            out.write(DATA[mib << 20 : (mib + 1) << 20])
+        out.truncate(SIZE)
+    return open_source(file)
+
+
+def test_the_card_holds_the_image_and_its_end_is_clear(raw):
+    card, stages = used_card(SIZE + 2 * HEAD), Stages()
+    done = flash(raw, whole_map(SIZE), card, stages)
+    assert card.data[:SIZE] == DATA
+    # There a GPT's second copy and the marks of RAID members lie; before it nothing changed.
+    assert card.data[-HEAD:] == bytes(HEAD)
+    assert card.data[SIZE:-HEAD] == OLD * HEAD
+    assert (done.image_size, done.written, done.verified) == (SIZE, SIZE, SIZE)
+    assert stages.last("writing") == stages.last("verifying") == (SIZE, SIZE)
+
+
+def test_a_block_map_leaves_holes_alone(sparse):
+    card = used_card()
+    found = make_map(sparse.path)
+    assert found.mapped == 3 << 20
+    done = flash(sparse, found, card, Stages())
+    assert (done.written, done.verified) == (3 << 20, 3 << 20)
+    for mib in range(9):
+        here = card.data[mib << 20 : (mib + 1) << 20]
+        wanted = DATA[mib << 20 : (mib + 1) << 20] if mib in (0, 2, 6) else OLD * (1 << 20)
+        assert here == wanted, mib
+
+
+def test_a_packed_image_with_its_map_gives_the_same_card(sparse, tmp_path):
+    packed = tmp_path / "s.img.xz"
+    packed.write_bytes(lzma.compress(sparse.path.read_bytes(), preset=0))
+    one, other = used_card(), used_card()
+    flash(sparse, make_map(sparse.path), one, Stages())
+    flash(open_source(packed), make_map(sparse.path), other, Stages())
+    assert one.data == other.data
+
+
+def test_the_partition_table_goes_first_and_comes_last(raw):
+    card = used_card()
+    flash(raw, whole_map(SIZE), card, Stages())
+    assert card.writes[0] == (0, HEAD)
+    assert card.writes[-1] == (0, HEAD)
+    assert all(offset >= HEAD for offset, _ in card.writes[1:-1])
+
+
+@given(st.data())
+@settings(max_examples=40)
+def test_pieces_are_the_ranges(raw, data):
+    marks = sorted(data.draw(st.sets(st.integers(0, SIZE // 512), max_size=10)))
+    ranges = tuple(Range(a * 512, b * 512) for a, b in zip(marks[::2], marks[1::2], strict=False))
+    found = bytearray(SIZE)
+    total = 0
+    for piece in pieces(raw, ranges):
+        assert piece.data == DATA[piece.offset : piece.offset + len(piece.data)]
+        found[piece.offset : piece.offset + len(piece.data)] = piece.data
+        total += len(piece.data)
+    assert total == sum(r.stop - r.start for r in ranges)
+    for r in ranges:
+        assert found[r.start : r.stop] == DATA[r.start : r.stop]
+
+
+@pytest.mark.parametrize("after", [1, HEAD + 1, 5 << 20])
+def test_a_card_pulled_out_while_writing_is_a_sentence(raw, after):
+    card = used_card(pulled_after=after)
+    with pytest.raises(ImageError, match=r"fails: writing it ended after .* of 9 MiB"):
+        flash(raw, whole_map(SIZE), card, Stages())
+    # What an unfinished card shows is no partition table, neither old nor new.
+    assert card.data[:512] == bytes(512)
+
+
+def test_a_card_pulled_out_while_it_is_read_back_is_a_sentence(raw):
+    class Pulled(MemoryCard):
+        def drop_caches(self) -> None:
+            self._pulled_after = 0
+
+    with pytest.raises(ImageError, match="pulled out or fails: reading back it ended after 0 of 9"):
+        flash(raw, whole_map(SIZE), Pulled(SIZE), Stages())
+
+
+class Failing(MemoryCard):
+    """Fails with one error when it is read."""
+
+    code = errno.ENODEV
+
+    def read(self, offset: int, length: int) -> bytes:
+        raise OSError(self.code, os.strerror(self.code))
+
+
+@pytest.mark.parametrize(
+    ("code", "sentence"),
+    [(errno.ENODEV, "pulled out or fails: reading back"), (errno.ENXIO, "pulled out"),
+     (errno.ENOSPC, "smaller than it claims"), (errno.ETIMEDOUT, "reading back the card failed")],
+)  # fmt: skip
+def test_each_error_gets_its_sentence(raw, code, sentence):
+    card = Failing(SIZE)
+    card.code = code
+    with pytest.raises(ImageError, match=sentence) as caught:
+        flash(raw, whole_map(SIZE), card, Stages())
+    assert "flash it again" in caught.value.hint
+
+
+def test_a_card_that_is_smaller_than_it_claims_is_found_out(raw):
+    card = used_card(true_size=4 << 20)
+    with pytest.raises(ImageError, match=r"other bytes .* smaller than it claims"):
+        flash(raw, whole_map(SIZE), card, Stages())
+
+
+@pytest.mark.parametrize("at", [0, HEAD, SIZE - 1])
+def test_a_bit_that_does_not_stick_is_found_out(raw, at):
+    class Worn(MemoryCard):
+        def drop_caches(self) -> None:
+            self.data[at] ^= 1
+
+    with pytest.raises(ImageError, match="gives back other bytes"):
+        flash(raw, whole_map(SIZE), Worn(SIZE), Stages())
+
+
+@pytest.mark.parametrize("card_size", [SIZE, SIZE + 1, SIZE + 512, SIZE + HEAD - 1])
+def test_clearing_the_end_spares_the_image(raw, card_size):
+    card = used_card(card_size)
+    flash(raw, whole_map(SIZE), card, Stages())
+    assert card.data == DATA + bytes(card_size - SIZE)
+
+
+def right_range(start: int, stop: int) -> Range:
+    return Range(start, stop, hashlib.sha256(DATA[start:stop]).hexdigest())
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_another_images_map_is_noticed_before_anything_is_written(raw, tmp_path, packed):
+    source = raw
+    if packed:
+        (tmp_path / "a.xz").write_bytes(lzma.compress(DATA, preset=0))
+        source = open_source(tmp_path / "a.xz")
+    for ranges in (
+        (Range(0, 4096, "0" * 64), right_range(HEAD, SIZE)),
+        (right_range(0, 4096), Range(HEAD, 4 << 20, "0" * 64)),
+    ):
+        card = used_card()
+        with pytest.raises(ImageError, match="differs from its block map") as caught:
+            flash(source, BlockMap(SIZE, 4096, ranges), card, Stages())
+        assert "not usable" not in str(caught.value)
+        assert card.writes == []
+
+
+def test_an_image_that_leaves_its_map_later_is_refused_and_the_card_boots_nothing(raw, monkeypatch):
+    monkeypatch.setattr("boards.flash.write._TASTE", HEAD)
+    wrong = BlockMap(SIZE, 4096, (right_range(0, HEAD), Range(4 << 20, 5 << 20, "0" * 64)))
+    card = used_card()
+    with pytest.raises(ImageError, match=r"at byte 4,194,304.*card is not usable as it is; fetch"):
+        flash(raw, wrong, card, Stages())
+    assert card.data[:HEAD] == bytes(HEAD)
+
+
+def test_a_map_of_nothing_is_refused(raw):
+    card = used_card()
+    with pytest.raises(ImageError, match="maps nothing"):
+        flash(raw, BlockMap(SIZE, 4096, ()), card, Stages())
+    assert card.writes == []
+
+
+def test_sizes_that_do_not_match_are_refused_before_anything_is_written(raw):
+    card = used_card()
+    with pytest.raises(ImageError, match="its block map speaks of 5"):
+        flash(raw, whole_map(5), card, Stages())
+    with pytest.raises(ImageError, match="take a larger card"):
+        check_map(raw, whole_map(SIZE), MemoryCard(SIZE - 1))
+    assert card.writes == []
+
+
+def test_progress_tells_share_rate_and_time_left():
+    line = progress_line("writing", 25 << 20, 100 << 20, 5.0)
+    assert line == "writing     25%  25 of 100 MiB  5.0 MiB/s  0:15 left"
+    assert progress_line("verifying", 0, 0, 0.0).endswith("0 of 0 MiB")
+
+
+def test_without_a_terminal_progress_is_a_line_a_tenth():
+    out, now = io.StringIO(), iter(range(10_000))
+    meter = Meter(out, clock=lambda: float(next(now)))
+    for done in range(0, 1001):
+        meter("writing", done << 20, 1000 << 20)
+    for done in range(0, 1001):
+        meter("verifying", done << 20, 1000 << 20)
+    lines = out.getvalue().splitlines()
+    assert len(lines) == 22
+    assert lines[5].startswith("writing     50%")
+
+
+def test_on_a_terminal_progress_is_one_line_a_stage():
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    out, now = Terminal(), iter(range(10_000))
+    meter = Meter(out, clock=lambda: float(next(now)))
+    for stage in ("writing", "verifying"):
+        for done in (0, 5, 10):
+            meter(stage, done, 10)
+    meter.close()
+    lines = out.getvalue().split("\n")
+    assert [line.count("\r") for line in lines] == [3, 3, 0]
+    assert "100%" in lines[0]

@@ -1,0 +1,480 @@
+from __future__ import annotations
+
+import json
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from cloud_kit.broker.launch import broker_process
+from cloud_kit.cli import cli
+from cloud_kit.worker.health import Heartbeat, check
+from cloud_kit.worker.models import open_models
+from cloud_kit.worker.service import serve, state_topic
+from cloud_kit.worker.settings import PASSWORD, Settings, read_password
+from cloud_kit.worker.worker import Vitals, WorkerSettings
+from edge_kit.errors import ConfigError, LinkError
+from edge_kit.link import Connected, Delivery, Subscription
+from edge_kit.link.mqtt import BrokerAddress, MqttLink
+from edge_kit.wire import Refusal, ResultMessage, Topics
+from tests.support.messages import TIMEOUT, fake_tail, message, sample_id
+from tests.support.mosquitto import free_port
+from tests.support.tiny import make_bundle
+
+ROOT = Path(__file__).resolve().parents[2]
+CLI = str(Path(sys.executable).parent / "cloud-kit")
+WELL = Vitals(connected=True, engine_s=0.0, draining=False)
+ADDRESS = BrokerAddress.parse("mqtt://worker@broker.example", password="hidden")
+
+
+def run(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [CLI, *args], capture_output=True, text=True, timeout=TIMEOUT, env=os.environ | env
+    )
+
+
+class Process:
+    """A command whose JSON lines can be waited for."""
+
+    def __init__(self, *args: str, **env: str) -> None:
+        self.events: queue.Queue[dict | None] = queue.Queue()
+        self.process = subprocess.Popen(
+            [CLI, *args],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | env,
+        )
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        for line in self.process.stdout or ():
+            self.events.put(json.loads(line))
+        self.events.put(None)
+
+    def wait_for(self, kind: str) -> dict:
+        while (event := self.events.get(timeout=TIMEOUT)) is not None:
+            if event["event"] == kind:
+                return event
+        raise AssertionError(f"ended before {kind!r}: {self.process.stderr.read()}")
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        code = self.process.wait(TIMEOUT)
+        self._close()
+        return code
+
+    def _close(self) -> None:
+        self._reader.join(TIMEOUT)
+        self.process.stdout.close()
+        self.process.stderr.close()
+
+    def kill(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(TIMEOUT)
+        self._close()
+
+
+@contextmanager
+def process(*args: str, **env: str) -> Iterator[Process]:
+    made = Process(*args, **env)
+    try:
+        yield made
+    finally:
+        made.kill()
+
+
+# Settings
+
+
+def test_settings_show_no_password():
+    settings = Settings((Path("a"),), ADDRESS)
+    assert "hidden" not in json.dumps(settings.to_json())
+    assert "hidden" not in repr(settings)
+    assert settings.to_json()["password"] == "***"
+
+
+def test_two_batches_may_be_under_way():
+    assert Settings((Path("a"),), ADDRESS, work=WorkerSettings(batch=24)).receive_maximum == 48
+
+
+def test_client_ids_differ_and_carry_the_name():
+    settings = Settings((Path("a"),), ADDRESS, name="ward 3/left")
+    first, second = settings.new_client_id(), settings.new_client_id()
+    assert first != second
+    assert first.startswith("ward-3-left-")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"), [({"bundles": ()}, "--bundle"), ({"pool": "a/b"}, "pool")]
+)
+def test_senseless_settings_are_named(changes, said):
+    with pytest.raises(ConfigError, match=said):
+        Settings(**({"bundles": (Path("a"),), "broker": ADDRESS} | changes))
+
+
+def test_a_password_comes_from_a_file_or_the_environment(tmp_path):
+    file = tmp_path / "password"
+    file.write_text("from file\n")
+    assert read_password(file, {"CLOUD_KIT_PASSWORD": "other"}) == "from file"
+    assert read_password(None, {"CLOUD_KIT_PASSWORD": "other"}) == "other"
+    assert read_password(None, {}) == ""
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_password(tmp_path / "missing", {})
+    file.write_text("\n")
+    with pytest.raises(ConfigError, match="empty"):
+        read_password(file, {})
+
+
+@pytest.mark.parametrize("file", ["Containerfile", "compose.yaml", "docs/cloud.md"])
+def test_files_name_only_variables_that_exist(file):
+    known = {o.envvar for c in cli.commands.values() for o in c.params if getattr(o, "envvar", "")}
+    named = set(re.findall(r"CLOUD_KIT_[A-Z_]+", (ROOT / file).read_text()))
+    assert named
+    assert named <= known | {PASSWORD}
+
+
+def test_the_table_of_the_documentation_is_complete():
+    text = (ROOT / "docs/cloud.md").read_text()
+    for option in cli.commands["worker"].params:
+        if option.name not in ("ca", "cert", "key", "name", "verbose"):
+            assert f"`{option.envvar}`" in text, option.name
+            assert option.opts[0] in text
+
+
+# Health
+
+
+def test_a_fresh_heartbeat_is_well(tmp_path):
+    path = tmp_path / "beat"
+    Heartbeat(path, clock=lambda: 100.0).beat(WELL)
+    assert check(path, now=101.0).ok
+
+
+@pytest.mark.parametrize(
+    ("vitals", "now", "said"),
+    [
+        (WELL, 200.0, "100 s old"),
+        (Vitals(connected=False, engine_s=0.0, draining=False), 101.0, "no connection"),
+        (Vitals(connected=True, engine_s=90.0, draining=False), 101.0, "in the engine for 90 s"),
+    ],
+)
+def test_an_ill_worker_is_called_so(tmp_path, vitals, now, said):
+    path = tmp_path / "beat"
+    Heartbeat(path, clock=lambda: 100.0).beat(vitals)
+    verdict = check(path, now=now)
+    assert not verdict.ok
+    assert said in verdict.detail
+
+
+def test_liveness_does_not_ask_for_a_connection(tmp_path):
+    path = tmp_path / "beat"
+    Heartbeat(path, clock=lambda: 100.0).beat(Vitals(False, 0.0, False))
+    assert check(path, now=101.0, alive_only=True).ok
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"at": "x"}', '{"at": 1}'])
+def test_a_damaged_heartbeat_is_no_heartbeat(tmp_path, content):
+    path = tmp_path / "beat"
+    path.write_text(content)
+    assert "cannot be read" in check(path).detail
+
+
+def test_beats_are_spaced_and_survive_a_clock_that_is_set_back(tmp_path):
+    now = [100.0]
+    path = tmp_path / "beat"
+    heart = Heartbeat(path, period_s=2.0, clock=lambda: now[0])
+    at = []
+    for now[0] in (100.0, 101.0, 102.5, 50.0):
+        heart.beat(WELL)
+        at.append(json.loads(path.read_text())["at"])
+    assert at == [100.0, 100.0, 102.5, 50.0]
+
+
+def test_a_change_is_written_at_once(tmp_path):
+    path = tmp_path / "beat"
+    heart = Heartbeat(path, period_s=2.0, clock=lambda: 100.0)
+    for vitals in (Vitals(False, 0.0, False), WELL, Vitals(True, 0.0, True)):
+        heart.beat(vitals)
+        state = json.loads(path.read_text())
+        assert (state["connected"], state["draining"]) == (vitals.connected, vitals.draining)
+
+
+def test_a_beat_from_the_future_is_no_sign_of_life(tmp_path):
+    path = tmp_path / "beat"
+    Heartbeat(path, clock=lambda: 4000.0).beat(WELL)
+    assert "ahead of the clock" in check(path, now=400.0).detail
+
+
+def test_a_worker_whose_health_file_cannot_be_written_does_not_start(tiny_bundle, tmp_path):
+    args = ["worker", "--bundle", str(tiny_bundle.root), "--health-file", str(tmp_path / "no/beat")]
+    done = run(*args)
+    assert done.returncode == 2
+    assert "cannot be written" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.broker
+def test_a_health_file_that_cannot_be_written_any_more_does_not_end_a_worker(
+    mosquitto, tiny_bundle, tmp_path
+):
+    place = tmp_path / "health"
+    place.mkdir()
+    args = ["--bundle", str(tiny_bundle.root), "--broker", mosquitto.url, "--json"]
+    args += ["--health-file", str(place / "beat"), "--report-s", "0.2"]
+    with process("worker", *args) as worker:
+        worker.wait_for("connected")
+        (place / "beat").unlink()
+        place.rmdir()
+        said = worker.process.stderr.readline()
+        assert "cannot be written" in said
+        assert worker.process.poll() is None
+        assert worker.end() == 0
+
+
+def test_a_health_file_that_cannot_be_written_is_named(tmp_path):
+    with pytest.raises(ConfigError, match="cannot be written"):
+        Heartbeat(tmp_path / "missing/beat").beat(WELL)
+
+
+# The commands
+
+
+@pytest.mark.broker
+def test_a_worker_answers_reports_and_stops(mosquitto, tiny_bundle, tmp_path):
+    other = make_bundle(tmp_path / "other", gain=0.3)
+    beat = tmp_path / "beat"
+    topics = Topics("cam-1")
+    watched = [Subscription(topics.results), Subscription(state_topic("+"))]
+    link = MqttLink(mosquitto.address, "cam-1", watched)
+    link.start()
+    try:
+        assert isinstance(link.events.get(timeout=TIMEOUT), Connected)
+        with process(
+            "worker", "--json", "--broker", mosquitto.url, "--threads", "1",
+            CLOUD_KIT_BUNDLE=f"{tiny_bundle.root}:{other.root}",
+            CLOUD_KIT_HEALTH_FILE=str(beat), CLOUD_KIT_REPORT_S="0.2", CLOUD_KIT_WAIT_MS="0",
+        ) as worker:  # fmt: skip
+            starting = worker.wait_for("starting")
+            assert len(starting["models"]) == 2
+            assert starting["wait_ms"] == 0
+            worker.wait_for("connected")
+            seen: dict[bytes, ResultMessage] = {}
+            states = []
+            for index, bundle in enumerate((tiny_bundle, other)):
+                link.publish(
+                    topics.features,
+                    message(index, model=bundle.manifest.wire_id),
+                    correlation=sample_id(index),
+                    response_topic=topics.results,
+                )
+            while len(seen) < 2 or not states or states[-1]["answered"] < 2:
+                event = link.events.get(timeout=TIMEOUT)
+                if isinstance(event, Delivery) and event.topic == topics.results:
+                    result = ResultMessage.decode(event.payload)
+                    seen[result.sample] = result
+                    link.ack(event)
+                elif isinstance(event, Delivery):
+                    states.append(json.loads(event.payload))
+            well = run("health", CLOUD_KIT_HEALTH_FILE=str(beat))
+            assert (well.returncode, well.stdout) == (0, "connected\n")
+            assert worker.end() == 0
+            assert worker.wait_for("stopped")["clean"]
+    finally:
+        link.stop()
+    assert all(r.refusal is Refusal.NONE for r in seen.values())
+    assert run("health", "--file", str(beat)).returncode == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_worker_without_a_broker_keeps_trying_and_still_stops(tiny_bundle, number):
+    url = f"mqtt://127.0.0.1:{free_port()}"
+    args = ["--bundle", str(tiny_bundle.root), "--broker", url, "--report-s", "0.1", "--json"]
+    with process("worker", *args) as worker:
+        worker.wait_for("counters")
+        assert worker.end(number) == 0
+
+
+def test_a_signal_while_bundles_load_is_not_lost(monkeypatch, tiny_bundle):
+    """The first process of a container has no default action to fall back to."""
+
+    def load(bundles, threads):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return open_models(bundles, threads)
+
+    monkeypatch.setattr("cloud_kit.worker.service.open_models", load)
+    address = BrokerAddress.parse(f"mqtt://127.0.0.1:{free_port()}")
+    before = signal.getsignal(signal.SIGTERM)
+    events: list[dict] = []
+    assert serve(Settings((tiny_bundle.root,), address), events.append)
+    assert [e["event"] for e in events] == ["starting", "stopped"]
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.broker
+def test_a_second_signal_ends_a_worker_that_drains(mosquitto, tiny_bundle):
+    args = ["--bundle", str(tiny_bundle.root), "--broker", mosquitto.url, "--report-s", "0.1"]
+    args += ["--drain-s", "600", "--batch", "64", "--wait-ms", "60000", "--json"]
+    link = MqttLink(mosquitto.address, "cam-1")
+    topics = Topics("cam-1")
+    with process("worker", *args) as worker:
+        worker.wait_for("connected")
+        link.start()
+        try:
+            assert isinstance(link.events.get(timeout=TIMEOUT), Connected)
+            link.publish(
+                topics.features,
+                message(1, model=tiny_bundle.manifest.wire_id),
+                correlation=sample_id(1),
+                response_topic=topics.results,
+            )
+            while worker.wait_for("counters")["received"] < 1:
+                pass
+            os.kill(mosquitto.pid, signal.SIGSTOP)  # so that the answer is never acknowledged
+            worker.process.send_signal(signal.SIGTERM)
+            while worker.wait_for("counters")["inferred"] < 1:
+                pass
+            assert worker.process.poll() is None
+            assert worker.end() == -signal.SIGTERM
+        finally:
+            os.kill(mosquitto.pid, signal.SIGCONT)
+            link.stop()
+
+
+def test_a_worker_without_a_bundle_says_how_to_name_one():
+    done = run("worker")
+    assert done.returncode == 2
+    assert done.stderr.startswith("cloud-kit: error: no bundle is given; name one with --bundle")
+
+
+def test_a_bundle_that_is_named_twice_is_loaded_once(tiny_bundle, caplog):
+    opened = []
+
+    def open_tail(bundle, cut, threads):
+        opened.append(cut)
+        return fake_tail().engine
+
+    models = open_models([tiny_bundle.root] * 2, 1, open_tail=open_tail)
+    assert len(models.tails) == len(opened) == 1
+    assert "another bundle here holds too" in caplog.text
+
+
+def test_a_missing_bundle_is_one_sentence():
+    done = run("worker", "--bundle", "/nowhere")
+    assert done.returncode == 3
+    assert "Traceback" not in done.stderr
+    assert "/nowhere" in done.stderr
+
+
+def test_a_tampered_bundle_is_not_served(tmp_path):
+    bundle = make_bundle(tmp_path / "bundle")
+    with (bundle.root / "cloud/tail.onnx").open("ab") as file:
+        file.write(b"\0")
+    done = run("worker", "--bundle", str(bundle.root))
+    assert done.returncode == 3
+    assert "tail.onnx" in done.stderr
+
+
+@pytest.mark.broker
+def test_a_refused_worker_ends_with_the_brokers_reason(make_mosquitto, tiny_bundle):
+    broker = make_mosquitto(users={"worker": "right"})
+    url = broker.url.replace("//", "//worker@")
+    args = ["worker", "--bundle", str(tiny_bundle.root), "--broker", url]
+    done = run(*args, CLOUD_KIT_PASSWORD="wrong")
+    assert done.returncode == 6
+    assert done.stderr.startswith("cloud-kit: error: ")
+    assert "wrong" not in done.stdout + done.stderr.replace("wrong user", "")
+
+
+@pytest.mark.broker
+def test_a_worker_connects_with_a_client_certificate(make_mosquitto, tiny_bundle, certificates):
+    broker = make_mosquitto(tls=certificates, client_certs=True)
+    args = ["--bundle", str(tiny_bundle.root), "--broker", broker.url, "--json"]
+    args += ["--ca", str(certificates / "ca.pem")]
+    args += ["--cert", str(certificates / "client.pem"), "--key", str(certificates / "client.key")]
+    with process("worker", *args) as worker:
+        worker.wait_for("connected")
+        assert worker.end() == 0
+
+
+@pytest.mark.broker
+def test_a_worker_does_not_trust_a_strange_broker(make_mosquitto, tiny_bundle, certificates):
+    broker = make_mosquitto(tls=certificates)
+    args = ["worker", "--bundle", str(tiny_bundle.root), "--broker", broker.url]
+    done = run(*args, "--ca", str(certificates / "other-ca.pem"))
+    assert done.returncode == 6
+    assert "certificate" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+# The embedded broker
+
+
+@pytest.mark.broker
+def test_an_embedded_broker_serves_loopback_and_ends_with_its_block():
+    with broker_process() as broker:
+        link = MqttLink(BrokerAddress.parse(broker.url), "probe")
+        link.start()
+        event = link.events.get(timeout=TIMEOUT)
+        link.stop()
+        assert isinstance(event, Connected)
+        assert event.max_packet == 1 << 20
+    assert broker.process.poll() is not None
+
+
+@pytest.mark.broker
+def test_a_taken_port_is_named():
+    with (
+        broker_process() as broker,
+        pytest.raises(LinkError, match="cannot be used"),
+        broker_process(broker.port),
+    ):
+        pass
+
+
+@pytest.mark.broker
+def test_the_broker_command_prints_its_address_and_ends_its_child():
+    with process("broker", "--port", "0", "--json") as broker:
+        ready = broker.wait_for("ready")
+        assert ready["url"] == f"mqtt://127.0.0.1:{ready['port']}"
+        assert broker.end() == 0
+    with pytest.raises(ProcessLookupError):
+        os.kill(ready["pid"], 0)
+
+
+@pytest.mark.broker
+def test_the_broker_ends_even_when_its_command_is_killed():
+    with process("broker", "--port", "0", "--json") as broker:
+        pid = broker.wait_for("ready")["pid"]
+        broker.kill()
+        for _ in range(int(TIMEOUT / 0.05)):
+            if not alive(pid):
+                return
+            threading.Event().wait(0.05)
+    raise AssertionError("the broker outlived its command")
+
+
+def alive(pid: int) -> bool:
+    """Tell whether a process runs; one that ended and waits for its parent does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def test_a_kind_that_is_not_installed_is_explained(monkeypatch):
+    monkeypatch.setattr("cloud_kit.broker.launch.find_mosquitto", lambda: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(LinkError, match="apt-get install mosquitto"), broker_process():
+        pass

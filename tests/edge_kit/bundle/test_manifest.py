@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge_kit.bundle.manifest import SCHEMA, Cut, EngineFile, Manifest, Preprocessing
+from edge_kit.errors import BundleError
+from edge_kit.exits import CurvePoint, ExitRule
+from edge_kit.tensors import TensorSpec
+
+IMAGE = TensorSpec("image", (3, 8, 8), "NCHW", "uint8")
+FEATURES = TensorSpec("features", (2, 4, 4), "NCHW", "int8", 0.5, 0)
+LOGITS = TensorSpec("logits", (2,), "NC", "float32")
+END = EngineFile(
+    "end/any.onnx", "end", "onnx", "any", "0" * 64, 10, 0, (IMAGE,), (FEATURES, LOGITS),
+    {"onnx_ir": 8, "opset": 17}, {"ms": 3.5},
+)  # fmt: skip
+FULL = EngineFile("cloud/full.onnx", "full", "onnx", "any", "1" * 64, 20, None, (IMAGE,), (LOGITS,))
+MANIFEST = Manifest(
+    "tiny", ("cat", "dog"), Preprocessing(8, 8, mean=(127.0,) * 3, std=(128.0,) * 3),
+    (Cut("blocks.7", FEATURES, 0.4),), (END, FULL), ExitRule(0.5, 1.25),
+    (CurvePoint(0.0, 0.1, 0.9, 400.0),), {"labels.txt": "2" * 64}, {"top1": 0.9},
+)  # fmt: skip
+
+
+def changed(*path, to) -> dict:
+    """Return the manifest's JSON with the value at `path` replaced, or removed by `...`."""
+    data = json.loads(json.dumps(MANIFEST.to_json()))
+    place = data
+    for key in path[:-1]:
+        place = place[key]
+    if to is ...:
+        del place[path[-1]]
+    else:
+        place[path[-1]] = to
+    return data
+
+
+def test_a_manifest_round_trips_through_json_text():
+    assert Manifest.from_json(json.loads(json.dumps(MANIFEST.to_json()))) == MANIFEST
+
+
+def test_unknown_keys_of_a_later_writer_are_ignored():
+    data = MANIFEST.to_json()
+    data["later"] = 1
+    data["engines"][0]["later"] = 1
+    data["cuts"][0]["features"]["later"] = 1
+    assert Manifest.from_json(data) == MANIFEST
+
+
+def test_the_wire_id_is_the_start_of_the_model_hash():
+    assert MANIFEST.wire_id.hex() == MANIFEST.model_hash[:16]
+    assert len(MANIFEST.wire_id) == 8
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(MANIFEST, name="other name"),
+        replace(MANIFEST, exit=ExitRule(0.1)),
+        replace(MANIFEST, curve=()),
+        replace(MANIFEST, figures={}),
+        replace(MANIFEST, engines=(FULL, END)),
+        replace(MANIFEST, engines=(replace(END, figures={}), FULL)),
+    ],
+)
+def test_what_decides_no_answer_leaves_the_model_hash_alone(other):
+    assert other.model_hash == MANIFEST.model_hash
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(MANIFEST, classes=("dog", "cat")),
+        replace(MANIFEST, preprocessing=Preprocessing(8, 8, "crop")),
+        replace(MANIFEST, cuts=(Cut("blocks.7", replace(FEATURES, scale=0.25), 0.4),)),
+        replace(MANIFEST, engines=(replace(END, sha256="f" * 64), FULL)),
+        replace(MANIFEST, engines=(replace(END, inputs=(replace(IMAGE, zero_point=1),)), FULL)),
+        replace(MANIFEST, engines=(END,)),
+    ],
+)
+def test_what_decides_an_answer_changes_the_model_hash(other):
+    assert other.model_hash != MANIFEST.model_hash
+
+
+@pytest.mark.parametrize("key", sorted(set(MANIFEST.to_json()) - {"schema", "model_hash"}))
+def test_a_missing_key_is_named(key):
+    with pytest.raises(BundleError, match=key):
+        Manifest.from_json(changed(key, to=...))
+
+
+@pytest.mark.parametrize(
+    ("path", "to", "words"),
+    [
+        (("schema",), SCHEMA + 1, "update edge-kit"),
+        (("schema",), ..., "no schema"),
+        (("schema",), "1", "no schema"),
+        (("schema",), True, "no schema"),
+        (("schema",), 0, "no schema"),
+        (("model_hash",), "0" * 64, "model hash"),
+        (("model_hash",), ..., "model hash"),
+        (("classes",), ["only"], "two classes"),
+        (("classes",), None, "classes"),
+        (("cuts",), [], "no cut"),
+        (("cuts",), {"a": 1}, "cuts"),
+        (("cuts", 0, "features", "scale"), 0, "scale"),
+        (("cuts", 0, "features", "shape"), [2, 4], "shape"),
+        (("cuts", 0, "macs_share"), ..., "macs_share"),
+        (("engines", 0, "cut"), 3, "cut 3"),
+        (("engines", 0, "size"), "large", "engines"),
+        (("preprocessing", "resize"), "stretch", "stretch"),
+        (("preprocessing", "colour"), "BGR", "BGR"),
+        (("preprocessing", "width"), math.inf, "preprocessing"),
+        (("preprocessing", "height"), 0, "no image"),
+        (("exit", "measure"), "margin", "margin"),
+        (("exit", "temperature"), -1, "temperature"),
+        (("files",), [], "files"),
+        (("figures",), 3, "figures"),
+    ],
+)
+def test_a_senseless_manifest_is_one_sentence(path, to, words):
+    with pytest.raises(BundleError, match=words) as caught:
+        Manifest.from_json(changed(*path, to=to))
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_code == 3
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+PATHS = [
+    (), ("schema",), ("classes",), ("preprocessing",), ("preprocessing", "mean"), ("cuts",),
+    ("cuts", 0), ("cuts", 0, "features"), ("cuts", 0, "features", "shape"), ("engines",),
+    ("engines", 0, "inputs"), ("engines", 0, "requires"), ("engines", 0, "cut"), ("exit",),
+    ("curve",), ("curve", 0), ("files",), ("figures",),
+]  # fmt: skip
+
+
+@given(st.sampled_from(PATHS), JSON)
+def test_any_json_in_any_place_is_read_or_refused(path, value):
+    whole = {"manifest": copy.deepcopy(MANIFEST.to_json())}
+    place, keys = whole, ("manifest", *path)
+    for key in keys[:-1]:
+        place = place[key]
+    place[keys[-1]] = value
+    data = whole["manifest"] if isinstance(whole["manifest"], dict) else {}
+    with contextlib.suppress(BundleError):
+        assert Manifest.from_json(data).model_hash == MANIFEST.model_hash

@@ -1,0 +1,286 @@
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from edge_kit.bundle import MANIFEST, Bundle, sha256_file
+from edge_kit.engines import probe as probe_module
+from edge_kit.engines.probe import ProbeResult, probe
+from edge_kit.engines.select import open_end_model, open_tail
+from edge_kit.engines.selftest import SELFTEST
+from edge_kit.engines.trials import TrialCache
+from edge_kit.errors import BundleError, EngineError, MissingExtraError
+from tests.support import tiny, tiny_tflite
+from tests.support.tiny import make_bundle
+
+
+@pytest.fixture
+def bundle(tmp_path):
+    return tiny_tflite.make_bundle_with_both(tmp_path / "bundle")
+
+
+@pytest.fixture
+def cache(tmp_path):
+    return TrialCache(tmp_path / "trials")
+
+
+def child(code: str):
+    """A stand-in for the probing process."""
+    return lambda: [sys.executable, "-c", code]
+
+
+def suicide(number: str):
+    return child(f"import os, signal; os.kill(os.getpid(), signal.{number})")
+
+
+def test_probe_really_runs_the_file(bundle):
+    for file in bundle.end_files():
+        result = probe(bundle, file, 1)
+        assert result.ok, result.error
+        assert result.seconds_best > 0
+
+
+def with_selftest(bundle, labels):
+    """Add reference photos: pure red, green, blue and red again."""
+    pixels = np.zeros((4, tiny.SIZE, tiny.SIZE, 3), np.uint8)
+    for i, channel in enumerate((0, 1, 2, 0)):
+        pixels[i, :, :, channel] = 255
+    path = bundle.root / SELFTEST
+    path.parent.mkdir()
+    np.savez_compressed(
+        path,
+        pixels=pixels,
+        **{f"{f.path}:labels": np.array(labels, np.int64) for f in bundle.end_files()},
+    )
+    manifest = replace(bundle.manifest, files={SELFTEST: sha256_file(path)})
+    (bundle.root / MANIFEST).write_text(json.dumps(manifest.to_json()))
+    return Bundle.open(bundle.root)
+
+
+def test_probe_compares_answers_with_those_of_the_export(bundle):
+    bundle = with_selftest(bundle, [0, 1, 2, 1])
+    for file in bundle.end_files():
+        result = probe(bundle, file, 1)
+        assert (result.ok, result.agree, result.total) == (True, 3, 4)
+
+
+def test_an_engine_that_answers_otherwise_is_not_used(bundle, cache):
+    bundle = with_selftest(bundle, [1, 2, 0, 0])
+    result = probe(bundle, bundle.end_files()[0], 1)
+    assert not result.ok
+    assert "3 of 4 reference photos otherwise" in result.error
+    with pytest.raises(EngineError, match="reference photos"):
+        open_end_model(bundle, cache=cache)
+
+
+def test_references_that_cannot_be_read_are_a_sentence(bundle):
+    path = bundle.root / SELFTEST
+    path.parent.mkdir()
+    path.write_bytes(b"no npz")
+    manifest = replace(bundle.manifest, files={SELFTEST: sha256_file(path)})
+    (bundle.root / MANIFEST).write_text(json.dumps(manifest.to_json()))
+    result = probe(Bundle.open(bundle.root), bundle.end_files()[0], 1)
+    assert not result.ok
+    assert "cannot be read" in result.error
+
+
+def test_probe_names_a_damaged_file(bundle):
+    file = bundle.end_files()[0]
+    bundle.path(file).write_bytes(b"gone")
+    result = probe(bundle, file, 1)
+    assert not result.ok
+    assert "SHA-256" in result.error
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        ("SIGILL", "the onnxruntime wheel dies with an illegal instruction on this CPU"),
+        ("SIGSEGV", "segmentation fault"),
+        ("SIGABRT", "abort"),
+        ("SIGKILL", "memory"),
+        ("SIGTERM", "SIGTERM"),
+    ],
+)
+def test_a_child_that_dies_is_a_sentence(bundle, number, words):
+    result = probe(bundle, bundle.end_files()[0], 1, command=suicide(number))
+    assert not result.ok
+    assert words in result.error
+
+
+def test_a_child_that_hangs_is_given_up(bundle):
+    result = probe(
+        bundle,
+        bundle.end_files()[0],
+        1,
+        command=child("import threading; threading.Event().wait()"),
+        timeout_s=0.5,
+    )
+    assert not result.ok
+    assert "no answer" in result.error
+
+
+def test_a_child_that_talks_nonsense_is_no_success(bundle):
+    file = bundle.end_files()[0]
+    result = probe(bundle, file, 1, command=child("import sys; sys.exit('ImportError: libm')"))
+    assert not result.ok
+    assert "ImportError: libm" in result.error
+    assert not probe(bundle, file, 1, command=child("print('[1, 2]')")).ok
+    assert not probe(bundle, file, 1, command=lambda: ["/no/such/python"]).ok
+
+
+def test_the_childs_answer_is_found_among_other_lines(bundle):
+    answer = {"ok": True, "seconds_best": 0.25, "error": ""}
+    code = f"print('INFO: delegate'); print({json.dumps(json.dumps(answer))}); print('bye')"
+    result = probe(bundle, bundle.end_files()[0], 1, command=child(code))
+    assert result == ProbeResult(True, 0.25)
+
+
+def test_the_child_answers_for_a_file_that_is_not_there(bundle, capsys):
+    assert probe_module._main([str(bundle.root), "end/none.onnx", "1", "--json"]) == 1
+    assert "no file end/none.onnx" in json.loads(capsys.readouterr().out)["error"]
+
+
+@pytest.mark.parametrize("fast", ["onnx", "tflite"])
+@pytest.mark.parametrize("onnx_first", [True, False])
+def test_auto_takes_the_faster(tmp_path, cache, fast, onnx_first):
+    bundle = tiny_tflite.make_bundle_with_both(tmp_path / "b", onnx_first=onnx_first)
+    model = open_end_model(
+        bundle,
+        threads=1,
+        trial=lambda _b, f, _t: ProbeResult(True, 0.001 if f.engine == fast else 0.002),
+        cache=cache,
+    )
+    assert model.engine.name == fast
+
+
+def test_an_engine_that_dies_gives_way_to_the_next(bundle, cache):
+    def trial(b, file, threads):
+        if file.engine == "onnx":
+            return probe(b, file, threads, command=suicide("SIGILL"))
+        return probe(b, file, threads)
+
+    assert open_end_model(bundle, threads=1, trial=trial, cache=cache).engine.name == "tflite"
+
+
+def test_when_none_works_every_reason_is_named(bundle, cache):
+    with pytest.raises(EngineError) as info:
+        open_end_model(
+            bundle,
+            trial=lambda _b, f, _t: ProbeResult(False, error=f"{f.engine} is tired"),
+            cache=cache,
+        )
+    assert "onnx is tired" in str(info.value)
+    assert "tflite is tired" in str(info.value)
+
+
+@pytest.mark.parametrize("engine", ["onnx", "tflite"])
+def test_an_engine_by_name(bundle, cache, engine):
+    model = open_end_model(bundle, engine, threads=1, cache=cache)
+    assert model.engine.name == engine
+    assert model.file.engine == engine
+
+
+def test_an_engine_that_the_bundle_lacks(tmp_path, cache):
+    bundle = make_bundle(tmp_path / "onnx-only")
+    with pytest.raises(EngineError, match="it has: onnx"):
+        open_end_model(bundle, "tflite", cache=cache)
+
+
+def test_no_end_model_for_this_architecture(bundle, cache, monkeypatch):
+    monkeypatch.setattr("platform.machine", lambda: "riscv64")
+    # 'any' fits everywhere, so only a bundle without such a file refuses
+    assert len(bundle.end_files()) == 2
+    rest = tuple(f for f in bundle.manifest.engines if f.role != "end")
+    bundle = replace(bundle, manifest=replace(bundle.manifest, engines=rest))
+    with pytest.raises(BundleError, match="riscv64"):
+        open_end_model(bundle, cache=cache)
+
+
+def without(monkeypatch, *packages: str) -> None:
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *rest: None if name in packages else real(name, *rest),
+    )
+
+
+def test_an_engine_by_name_that_is_not_installed(bundle, cache, monkeypatch):
+    without(monkeypatch, "onnxruntime")
+    with pytest.raises(MissingExtraError, match=r"pip install 'edge-kit\[onnx\]'"):
+        open_end_model(bundle, "onnx", cache=cache)
+
+
+def test_auto_without_one_package_uses_the_other(bundle, cache, monkeypatch):
+    without(monkeypatch, "onnxruntime")
+    assert open_end_model(bundle, threads=1, cache=cache).engine.name == "tflite"
+
+
+def test_auto_without_any_package_names_both_extras(bundle, cache, monkeypatch):
+    without(monkeypatch, "onnxruntime", "tflite_runtime", "ai_edge_litert")
+    with pytest.raises(EngineError) as info:
+        open_end_model(bundle, cache=cache)
+    assert "edge-kit[onnx]" in str(info.value)
+    assert "edge-kit[tflite]" in str(info.value)
+
+
+def test_a_trial_is_made_once(bundle, cache, tmp_path):
+    made = []
+
+    def trial(_b, file, threads):
+        made.append((file.engine, threads))
+        return ProbeResult(True, 0.001)
+
+    for _ in range(2):
+        open_end_model(bundle, threads=1, trial=trial, cache=TrialCache(tmp_path / "trials"))
+    assert sorted(made) == [("onnx", 1), ("tflite", 1)]
+    open_end_model(bundle, threads=2, trial=trial, cache=cache)
+    assert len(made) == 4
+
+
+def test_a_failure_is_tried_again(bundle, cache):
+    file = bundle.end_files()[0]
+    cache.put(file, 1, ProbeResult(False, error="busy"))
+    assert cache.get(file, 1) is None
+    cache.put(file, 1, ProbeResult(True, 0.5))
+    assert cache.get(file, 1) == ProbeResult(True, 0.5)
+
+
+def test_a_trial_is_of_one_machine_and_one_file(bundle, tmp_path):
+    first, second = bundle.end_files()
+    (tmp_path / "pi4").write_text("CPU part\t: 0xd08\n")
+    (tmp_path / "pi5").write_text("CPU part\t: 0xd0b\n")
+    pi4 = TrialCache(tmp_path / "t", tmp_path / "pi4")
+    pi4.put(first, 1, ProbeResult(True, 0.5))
+    assert pi4.get(second, 1) is None
+    assert TrialCache(tmp_path / "t", tmp_path / "pi5").get(first, 1) is None
+    assert TrialCache(tmp_path / "t", tmp_path / "pi4").get(first, 1) is not None
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(bundle, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    cache = TrialCache(tmp_path / "file" / "trials")
+    cache.put(bundle.end_files()[0], 1, ProbeResult(True, 0.5))
+    assert cache.get(bundle.end_files()[0], 1) is None
+
+
+def test_a_damaged_cache_entry_is_ignored(bundle, tmp_path, cache):
+    file = bundle.end_files()[0]
+    cache.put(file, 1, ProbeResult(True, 0.5))
+    for entry in (tmp_path / "trials").iterdir():
+        entry.write_text("{")
+    assert cache.get(file, 1) is None
+
+
+def test_threads_come_from_the_affinity_mask(bundle, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {3})
+    assert open_tail(bundle).threads == 1
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(16)))
+    assert open_tail(bundle).threads == 4

@@ -1,0 +1,395 @@
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+
+import pytest
+from click.testing import CliRunner
+
+from edge_kit import doctor as doctor_module
+from edge_kit.bundle.labelled_photos import INDEX
+from edge_kit.cli import cli, run_group
+from edge_kit.commands.doctor import doctor
+from edge_kit.doctor import (
+    Check,
+    check_board,
+    check_broker,
+    check_bundle,
+    check_cameras,
+    check_clock,
+    check_disk,
+    check_engines,
+)
+from edge_kit.engines.probe import ProbeResult
+from edge_kit.errors import ConfigError, LinkError
+from edge_kit.host.board import Board, clock_synchronised, read_board
+from edge_kit.link import Disconnected, MemoryBroker, MemoryLink
+from edge_kit.link.address import BrokerAddress
+from edge_kit.link.mqtt import MqttLink
+from tests.support.labelled import add_files, add_reference
+from tests.support.mosquitto import free_port
+from tests.support.tiny import make_bundle
+
+
+def without(monkeypatch, *packages: str) -> None:
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *rest: None if name in packages else real(name, *rest),
+    )
+
+
+# the board
+
+
+def write(root, name: str, text: str) -> None:
+    (root / name).parent.mkdir(parents=True, exist_ok=True)
+    (root / name).write_text(text)
+
+
+def test_a_raspberry_pi_is_known_by_its_device_tree(tmp_path):
+    write(tmp_path, "proc/device-tree/model", "Raspberry Pi 4 Model B Rev 1.4\0")
+    write(tmp_path, "proc/meminfo", "MemTotal: 3884328 kB\nMemAvailable: 3000000 kB\nOdd\n")
+    write(tmp_path, "etc/os-release", 'NAME=x\nPRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\n')
+    write(tmp_path, "sys/class/thermal/thermal_zone0/temp", "48686\n")
+    write(tmp_path, "sys/class/thermal/thermal_zone1/temp", "51200\n")
+    board = read_board(tmp_path)
+    assert board.model == "Raspberry Pi 4 Model B Rev 1.4"
+    assert board.memory == 3884328 * 1024
+    assert board.memory_free == 3000000 * 1024
+    assert board.system == "Debian GNU/Linux 12 (bookworm)"
+    assert board.temperature == 51.2
+    assert board.cores == len(os.sched_getaffinity(0))
+    check = check_board(board)
+    assert check.ok
+    for words in ("Raspberry Pi 4", "2929 of 3793 MiB", "bookworm", "51 °C", board.python):
+        assert words in check.detail
+
+
+def test_a_pc_is_known_by_dmi_and_nothing_is_no_error(tmp_path):
+    assert read_board(tmp_path / "empty").model == ""
+    assert read_board(tmp_path / "empty").memory == 0
+    assert "unknown model" in check_board(read_board(tmp_path / "empty")).detail
+    write(tmp_path, "sys/class/dmi/id/sys_vendor", "QEMU\n")
+    write(tmp_path, "sys/class/dmi/id/product_name", "Standard PC\n")
+    assert read_board(tmp_path).model == "QEMU Standard PC"
+
+
+def test_this_machine_has_cores_and_memory():
+    board = read_board()
+    assert isinstance(board, Board)
+    assert board.cores >= 1
+    assert board.memory >= board.memory_free > 0
+
+
+# engines
+
+
+def test_engines_that_work_have_versions():
+    checks = {c.name: c for c in check_engines()}
+    assert checks["engine onnx"].ok is True
+    assert "onnxruntime 1." in checks["engine onnx"].detail
+    assert not checks["engine onnx"].hint
+
+
+def test_a_missing_engine_is_a_note_when_another_works(monkeypatch):
+    without(monkeypatch, "tflite_runtime", "ai_edge_litert")
+    checks = {c.name: c for c in check_engines(lambda _module: "")}
+    assert checks["engine onnx"].ok is True
+    assert checks["engine tflite"].ok is None
+    assert checks["engine tflite"].hint == "pip install 'edge-kit[tflite]'"
+
+
+def test_a_32_bit_system_is_not_sent_after_an_engine_without_wheels(monkeypatch):
+    without(monkeypatch, "onnxruntime")
+    monkeypatch.setattr("edge_kit.doctor.machine_arch", lambda: "armv7l")
+    onnx = next(c for c in check_engines(lambda _module: "") if c.name == "engine onnx")
+    assert "gets tflite-runtime only" in onnx.detail
+    assert "edge-kit[onnx]" not in onnx.hint and "edge-kit[tflite]" in onnx.hint
+
+
+def test_no_engine_at_all_fails(monkeypatch):
+    without(monkeypatch, "onnxruntime", "tflite_runtime", "ai_edge_litert")
+    checks = list(check_engines(lambda _module: ""))
+    assert [c.ok for c in checks] == [False, False]
+    assert "edge-kit[onnx]" in checks[0].hint
+
+
+def test_an_engine_that_dies_says_how():
+    def run(module):
+        return "dies with an illegal instruction on this CPU" if module == "onnxruntime" else ""
+
+    check = next(iter(check_engines(run)))
+    assert check.ok is not True
+    assert "illegal instruction" in check.detail
+    assert check.hint
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("import edge_kit", ""),
+        ("import no_such_module", "No module named 'no_such_module'"),
+        ("import signal; signal.raise_signal(signal.SIGILL)", "illegal instruction"),
+    ],
+)
+def test_imports_are_tried_in_a_process_of_their_own(code, words):
+    problem = doctor_module._import_problem(code.removeprefix("import "))
+    assert problem == "" if not words else words in problem
+
+
+def test_an_import_that_hangs_is_given_up(monkeypatch):
+    def run(*args, **more):
+        raise subprocess.TimeoutExpired(args[0], more["timeout"])
+
+    monkeypatch.setattr(subprocess, "run", run)
+    assert "within 60 s" in doctor_module._import_problem("json")
+
+
+# the bundle
+
+
+def test_a_sound_bundle_runs(tmp_path):
+    make_bundle(tmp_path / "b")
+    found = list(check_bundle(tmp_path / "b"))
+    assert [c.ok for c in found] == [True, True]
+    assert "tiny, 3 classes" in found[0].detail
+    assert found[0].detail.endswith("no labelled photos")
+    assert "ms a frame" in found[1].detail
+
+
+def test_labelled_photos_are_told_and_a_broken_index_fails(tmp_path):
+    bundle = add_reference(make_bundle(tmp_path / "b"))
+    (check, *_) = check_bundle(bundle.root)
+    assert check.detail.endswith("3 labelled photos of the test split")
+    add_files(bundle, {INDEX: b"{"})
+    (check,) = check_bundle(bundle.root)
+    assert check.ok is False
+    assert "photos.json" in check.detail and check.hint == "export it again"
+
+
+def test_a_tampered_bundle_fails(tmp_path):
+    bundle = make_bundle(tmp_path / "b")
+    with bundle.path(bundle.end_files()[0]).open("ab") as file:
+        file.write(b"x")
+    (check,) = check_bundle(tmp_path / "b")
+    assert check.ok is False
+    assert "SHA-256" in check.detail
+    assert check.hint == "copy the bundle again"
+
+
+def test_a_bundle_that_no_engine_runs_fails(tmp_path):
+    make_bundle(tmp_path / "b")
+    found = list(check_bundle(tmp_path / "b", lambda *_a: ProbeResult(False, error="it dies")))
+    assert found[1].ok is False
+    assert found[1].detail == "it dies"
+
+
+# cameras, clock, disk
+
+
+def test_a_board_without_camera_is_told_and_well(tmp_path):
+    (check,) = check_cameras(tmp_path)
+    assert check.ok is None
+    assert "picamera2" in check.detail
+
+
+def test_a_camera_that_may_not_be_opened_is_a_note(tmp_path):
+    (tmp_path / "video0").touch()
+    (check,) = check_cameras(tmp_path)
+    assert check.ok is None
+    assert "group 'video'" in check.hint
+
+
+class PiDriver:
+    @staticmethod
+    def global_camera_info():
+        return [{"Model": "imx708"}]
+
+
+class BrokenDriver:
+    @staticmethod
+    def global_camera_info():
+        raise RuntimeError("no permission for /dev/media0")
+
+
+def test_picamera2_is_listed(tmp_path, monkeypatch):
+    monkeypatch.setattr(doctor_module, "find_picamera2", lambda: PiDriver)
+    (check,) = check_cameras(tmp_path)
+    assert (check.ok, check.detail) == (True, "imx708")
+    monkeypatch.setattr(doctor_module, "find_picamera2", lambda: BrokenDriver)
+    (check,) = check_cameras(tmp_path)
+    assert check.ok is None
+    assert "sees no camera" in check.detail
+
+
+@pytest.mark.parametrize(
+    ("answer", "ok", "words"),
+    [(True, True, "synchronised"), (False, None, "not synchronised"), (None, None, "be told")],
+)
+def test_the_clock(answer, ok, words):
+    check = check_clock(lambda: answer)
+    assert check.ok is ok
+    assert words in check.detail
+
+
+def test_a_clock_that_was_never_set_fails():
+    check = check_clock(lambda: True, now=lambda: 0.0)
+    assert check.ok is False
+    assert "1970-01-01" in check.detail
+
+
+def test_the_kernel_is_asked():
+    assert clock_synchronised() in (True, False, None)
+
+
+def test_the_disk(tmp_path, monkeypatch):
+    assert check_disk(tmp_path / "not" / "yet" / "spool.db").ok is True
+
+    class Usage:
+        free = 100 << 20
+
+    monkeypatch.setattr("shutil.disk_usage", lambda _p: Usage)
+    assert check_disk(tmp_path).ok is None
+    Usage.free = 1 << 20
+    assert check_disk(tmp_path).ok is False
+    monkeypatch.setattr(os, "access", lambda *_a: False)
+    assert "may not write" in check_disk(tmp_path).detail
+    assert "cannot be looked at" in check_disk(tmp_path / ("x" * 300)).detail
+
+
+# the broker
+
+
+ADDRESS = BrokerAddress("hub.local", 1883)
+
+
+def test_a_broker_that_accepts():
+    links = []
+
+    def make(_address, _name):
+        links.append(MemoryLink(MemoryBroker()))
+        return links[-1]
+
+    check = check_broker(ADDRESS, make)
+    assert check.ok
+    assert "mqtt://hub.local:1883 accepts us" in check.detail
+    assert not links[0].connected
+
+
+class Refusing(MemoryLink):
+    def start(self):
+        self.events.put(Disconnected(0, LinkError("wrong password", "check it"), fatal=True))
+
+
+class Silent(MemoryLink):
+    def start(self):
+        pass
+
+
+def test_a_broker_that_refuses_or_keeps_silent():
+    check = check_broker(ADDRESS, lambda _a, _n: Refusing(MemoryBroker()))
+    assert check == Check("broker", False, "wrong password", "check it")
+    check = check_broker(ADDRESS, lambda _a, _n: Silent(MemoryBroker()), timeout_s=0.05)
+    assert check.ok is False
+    assert "does not answer" in check.detail
+
+
+@pytest.mark.broker
+def test_a_real_broker(make_mosquitto):
+    broker = make_mosquitto(users={"me": "right"})
+    address = BrokerAddress("127.0.0.1", broker.port, user="me", password="right")
+    assert check_broker(address, MqttLink).ok is True
+    assert check_broker(address.with_password("wrong"), MqttLink).ok is False
+    nobody = check_broker(BrokerAddress("127.0.0.1", free_port()), MqttLink)
+    assert nobody.ok is False
+    assert nobody.detail
+
+
+# the command
+
+
+@pytest.fixture
+def invoke(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+    def call(*args):
+        return CliRunner().invoke(doctor, [str(a) for a in args])
+
+    return call
+
+
+def test_all_well_is_zero(invoke, tmp_path):
+    make_bundle(tmp_path / "b")
+    result = invoke("--bundle", tmp_path / "b")
+    assert result.exit_code == 0, result.output
+    assert "all well" in result.output
+    assert "ok    bundle: tiny" in result.output
+
+
+def test_a_failure_is_not_zero_and_has_a_hint(invoke, tmp_path):
+    result = invoke("--bundle", tmp_path / "none")
+    assert result.exit_code == 1
+    assert "FAIL  bundle" in result.output
+    assert "→ check the path" in result.output
+    assert "checks failed" in result.output
+
+
+def test_json(invoke, tmp_path):
+    make_bundle(tmp_path / "b")
+    result = invoke("--bundle", tmp_path / "b", "--json")
+    data = json.loads(result.stdout)
+    assert data["well"] is True
+    names = [c["name"] for c in data["checks"]]
+    assert {"board", "engine onnx", "bundle", "clock", "disk"} <= set(names)
+    assert set(data["checks"][0]) == {"name", "ok", "detail", "hint"}
+
+
+def test_a_broker_that_is_not_there_fails(invoke):
+    result = invoke("--broker", f"mqtt://127.0.0.1:{free_port()}", "--json")
+    assert result.exit_code == 1
+    (broker,) = [c for c in json.loads(result.stdout)["checks"] if c["name"] == "broker"]
+    assert broker["ok"] is False
+
+
+def test_a_password_comes_from_a_file_or_the_environment(invoke, tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        doctor_module, "check_broker", lambda b, _m: seen.append(b) or Check("broker", True, "")
+    )
+    (tmp_path / "secret").write_text("from a file\n")
+    monkeypatch.setenv("EDGE_KIT_PASSWORD", "from the environment")
+    invoke("--broker", "mqtt://me@hub", "--json")
+    monkeypatch.delenv("EDGE_KIT_PASSWORD")
+    invoke("--broker", "mqtt://me@hub", "--password-file", tmp_path / "secret", "--json")
+    assert [b.password for b in seen] == ["from the environment", "from a file"]
+    result = invoke("--broker", "mqtt://me@hub", "--password-file", tmp_path / "none")
+    assert isinstance(result.exception, ConfigError)
+    assert "cannot be read" in str(result.exception)
+
+
+def test_what_is_not_given_comes_from_the_configuration(invoke, tmp_path):
+    make_bundle(tmp_path / "b")
+    (tmp_path / "edge-kit.toml").write_text('bundle = "b"\nspool = "here/spool.db"\n')
+    result = invoke("--config", tmp_path / "edge-kit.toml", "--json")
+    checks = {c["name"]: c for c in json.loads(result.stdout)["checks"]}
+    assert checks["bundle"]["ok"] is True
+    assert str(tmp_path) in checks["disk"]["detail"]
+
+
+def test_through_the_command_edge_kit(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert run_group(cli, "edge-kit", ["doctor", "--bundle", str(tmp_path / "none")]) == 1
+    assert "there is no bundle at" in capsys.readouterr().out
+    assert run_group(cli, "edge-kit", ["doctor", "--broker", "ftp://x"]) == 2
+    assert "edge-kit: error: broker scheme 'ftp'" in capsys.readouterr().err
+
+
+def test_signal_names_are_those_of_the_platform():
+    assert "illegal" in doctor_module.describe_death(signal.SIGILL)
+    assert "signal 250" in doctor_module.describe_death(250)

@@ -1,0 +1,129 @@
+"""Integer TFLite: parity, exact scales, both runtimes, islands."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("litert_torch")
+
+from torch import nn  # noqa: E402
+
+from edge_kit.engines.tflite import TfliteEngine  # noqa: E402
+from edge_kit.errors import ExportError  # noqa: E402
+from edge_kit.tensors import TensorSpec  # noqa: E402
+from exporters.engines.exported import Exported  # noqa: E402
+from exporters.engines.islands import float_islands  # noqa: E402
+from exporters.engines.onnx_quant import export_end_onnx  # noqa: E402
+from exporters.engines.tflite_export import export_end_tflite  # noqa: E402
+from exporters.graph.halves import EndModel  # noqa: E402
+from exporters.judge.gates import tflite_agreement  # noqa: E402
+from exporters.judge.tflite_loads import tflite_loads  # noqa: E402
+from tests.support.tiny_halves import (  # noqa: E402
+    CHANNELS,
+    PER_CHANNEL,
+    SIZE,
+    batch,
+    photos,
+    trained,
+)
+
+pytestmark = [pytest.mark.export, pytest.mark.slow]
+
+PIXELS, LABELS = photos(96, seed=3)
+CALIBRATION, _ = photos(32, seed=4)
+
+
+@pytest.fixture(scope="module")
+def tflite(tmp_path_factory) -> Exported:
+    path = tmp_path_factory.mktemp("tflite") / "end.tflite"
+    return export_end_tflite(trained().end, CALIBRATION, path)
+
+
+@pytest.fixture(scope="module")
+def per_channel(tmp_path_factory) -> Exported:
+    path = tmp_path_factory.mktemp("tflite") / "per-channel.tflite"
+    return export_end_tflite(trained(*PER_CHANNEL).end, CALIBRATION, path, feature_scale=0.3)
+
+
+def check_parity(file: Exported, end: EndModel, scale: float) -> None:
+    with torch.no_grad():
+        features, logits = end(batch(PIXELS))
+    codes = np.clip(np.rint(features.numpy() / scale), -128, 127)
+    given = file(PIXELS)
+    assert given["features"].dtype == np.int8
+    off = np.abs(given["features"] - codes)
+    assert (off == 0).mean() > 0.85
+    assert off.max() <= 4
+    assert (given["logits"].argmax(1) == logits.numpy().argmax(1)).mean() >= 0.97
+
+
+def test_keeps_to_its_float_twin(tflite):
+    check_parity(tflite, trained().end, 0.25)
+    (image,) = tflite.entry.inputs
+    assert image == TensorSpec("image", (*SIZE, 3), "NHWC", "int8", 1 / 128, -1)
+    features, logits = tflite.entry.outputs
+    assert features == TensorSpec("features", (8, 8, CHANNELS), "NHWC", "int8", 0.25, 0)
+    assert (logits.name, logits.layout, logits.dtype) == ("logits", "NC", "int8")
+    assert tflite.entry.path == "end/end.tflite"
+
+
+def test_normalizes_channels_of_their_own_in_integers(per_channel):
+    check_parity(per_channel, trained(*PER_CHANNEL).end, 0.3)
+    (image,) = per_channel.entry.inputs
+    assert (image.scale, image.zero_point) == (1.0, -128)
+    assert per_channel.entry.outputs[0].scale == float(np.float32(0.3))
+
+
+def test_states_what_it_needs(tflite):
+    needs = tflite.entry.requires
+    assert needs["tflite_schema"] == 3
+    assert {"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED"} <= set(needs["ops"])
+    assert all(version >= 1 for version in needs["ops"].values())
+
+
+def test_decides_like_onnx(tflite, tmp_path):
+    onnx = export_end_onnx(trained().end, CALIBRATION, tmp_path / "e.onnx", arch="x86_64")
+    gate = tflite_agreement(tflite, onnx, PIXELS)
+    assert gate.ok, gate.sentence
+
+
+def test_both_runtimes_run_it(tflite):
+    gates = tflite_loads(tflite)
+    assert [g.name.split()[0] for g in gates] == ["tflite-runtime", "LiteRT"]
+    assert not [g.sentence for g in gates if g.ok is False]
+    assert any(g.ok for g in gates)
+
+
+def test_the_device_engine_takes_it(tflite):
+    engine = TfliteEngine(tflite.source, tflite.entry, threads=1)
+    out = engine.run({"image": (PIXELS[:8] ^ np.uint8(0x80)).view(np.int8)})
+    engine.close()
+    expected = tflite(PIXELS[:8])
+    off = np.abs(out["features"].transpose(0, 3, 1, 2).astype(int) - expected["features"])
+    assert off.max() <= 1  # two runtimes may round apart
+    assert (out["logits"].argmax(1) == expected["logits"].argmax(1)).all()
+
+
+def test_a_float_island_is_refused_by_name(tmp_path):
+    class Head(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(CHANNELS, 4)
+
+        def forward(self, x):
+            return self.fc(torch.sin(x).mean((2, 3)))
+
+    end = trained().end
+    odd = EndModel(end.normalize, end.trunk, end.encode, Head(), 0.25).eval()
+    path = tmp_path / "odd.tflite"
+    sentence = r"odd.tflite would compute in float: .*Head.*\(float32\)"
+    with pytest.raises(ExportError, match=sentence):
+        export_end_tflite(odd, CALIBRATION, path)
+    assert float_islands(path)
+
+
+def test_without_photos_there_is_a_sentence(tmp_path):
+    with pytest.raises(ExportError, match="no calibration photos"):
+        export_end_tflite(trained().end, CALIBRATION[:0], tmp_path / "e.tflite")

@@ -1,0 +1,176 @@
+"""Figures, charts and the report page."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+from edge_kit.bundle.manifest import EngineFile
+from edge_kit.exits import CurvePoint, ExitRule
+from edge_kit.tensors import TensorSpec
+from edge_kit.wire import FeatureHeader, FeatureMessage
+from exporters.engines.exported import Exported
+from exporters.judge.gates import Gate
+from exporters.judge.outcome import Outcome, Share, message_size
+from exporters.report.charts import Line, confusion_matrix, line_chart, reliability_diagram
+from exporters.report.report import DOUBTFUL, Report, render
+
+pytestmark = pytest.mark.export
+
+RULE = ExitRule(0.5, 1.0)
+
+
+def outcome(n: int = 40) -> Outcome:
+    """Device sure and right on the first half, unsure and wrong on the rest; cloud right."""
+    labels = np.arange(n) % 3
+    sure = np.eye(3, dtype=np.float32)[labels] * 9
+    unsure = np.eye(3, dtype=np.float32)[(labels + 1) % 3] * 0.1
+    device = np.where((np.arange(n) < n // 2)[:, None], sure, unsure)
+    return Outcome(
+        labels=labels,
+        device=device,
+        cloud=np.eye(3, dtype=np.float32)[labels] * 5,
+        full=np.eye(3, dtype=np.float32)[labels] * 5,
+        message_bytes=np.full(n, 100),
+        jpeg_bytes=np.full(n, 1500),
+    )
+
+
+def test_figures_of_a_known_outcome():
+    figures = outcome().figures(RULE)
+    assert figures["device_share"]["value"] == 0.5
+    assert figures["accuracy"]["device"]["value"] == 0.5
+    assert figures["accuracy"]["cloud"]["value"] == 1.0
+    assert figures["accuracy"]["hybrid"]["value"] == 1.0
+    assert figures["bytes_per_offloaded"] == 100
+    assert figures["jpeg_ratio"] == 15
+
+
+def test_nothing_sent_has_no_bytes():
+    figures = outcome().figures(ExitRule(1.0))
+    assert figures["device_share"]["value"] == 1.0
+    assert figures["bytes_per_offloaded"] is None
+    assert figures["jpeg_ratio"] is None
+
+
+def test_share_has_a_wilson_interval():
+    low, high = Share(95, 100).interval
+    assert (round(low, 3), round(high, 3)) == (0.888, 0.978)
+
+
+def test_outcome_survives_the_disk(tmp_path):
+    made = outcome()
+    made.save(tmp_path / "o.npz")
+    again = Outcome.load(tmp_path / "o.npz")
+    assert np.array_equal(again.device, made.device)
+    assert again.figures(RULE) == made.figures(RULE)
+
+
+def test_message_size_is_the_size_on_the_wire():
+    spec = TensorSpec("features", (2, 3, 3), "NCHW", "int8")
+    features = np.zeros((2, 2, 3, 3), np.int8)
+    features[1] = np.random.default_rng(0).integers(-90, 90, (2, 3, 3))
+    header = FeatureHeader(b"m" * 8, 0, spec, b"s" * 8, 1, 2, 0.5)
+    real = [len(FeatureMessage(header, row).encode()) for row in features]
+    assert message_size(features, spec) == real
+
+
+def test_line_chart_maps_corners():
+    drawing = line_chart([Line("a", [0, 1], [0, 1], "red")], "x", "y", marker=0.5)
+    assert 'points="52.0,238.0 446.0,14.0"' in drawing
+    assert drawing.count('class="marker"') == 1
+
+
+def test_reliability_of_a_calibrated_and_a_boastful_model():
+    confidence = np.full(100, 0.75)
+    correct = np.arange(100) < 75
+    drawing, error = reliability_diagram(confidence, correct)
+    assert error == pytest.approx(0.0)
+    assert ">100<" in drawing
+    _, error = reliability_diagram(np.full(100, 0.95), correct)
+    assert error == pytest.approx(0.2)
+
+
+def test_confusion_matrix_counts_and_escapes():
+    truth, decided = np.array([0, 0, 1]), np.array([0, 1, 1])
+    drawing = confusion_matrix(truth, decided, ("<cat>", "dog"))
+    assert "&lt;cat&gt; taken for dog: 1 of 2" in drawing
+    assert "<cat>" not in drawing
+
+
+class _Checker(HTMLParser):
+    """Finds tags that are left open and every address that the page would fetch."""
+
+    VOID = frozenset({"meta", "img", "path", "rect", "polyline", "br"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.fetched: list[str] = []
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in self.VOID:
+            self.open.append(tag)
+        self.fetched += [v for k, v in attrs if k in ("src", "href") and not v.startswith("data:")]
+
+    def handle_startendtag(self, tag, attrs):
+        if tag not in self.VOID:
+            self.handle_starttag(tag, attrs)
+            self.handle_endtag(tag)
+
+    def handle_endtag(self, tag):
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+
+def report(**changes) -> Report:
+    entry = EngineFile("end/x.onnx", "end", "onnx", "any", "0" * 64, 1234, 0, (), ())
+    settings = {
+        "title": "toy <model>",
+        "classes": ("a", "b", "c"),
+        "rule": RULE,
+        "curve": tuple(CurvePoint(t / 9, t / 9, 0.9, 99.0 - t) for t in range(10)),
+        "calibration_photos": 30,
+        "test": outcome(),
+        "pixels": np.random.default_rng(0).integers(0, 255, (40, 16, 16, 3), np.uint8),
+        "names": [f"{i}.png" for i in range(40)],
+        "engine": "onnx for x86_64",
+        "files": [Exported(Path("x.onnx"), entry)],
+        "gates": [
+            Gate("parity", 0.1, 0.2, True, "parity is fine"),
+            Gate("runtime", None, 1.0, None, "not installed & so not checked"),
+        ],
+        "made": {"seed": 0},
+    }
+    return Report(**(settings | changes))
+
+
+def test_the_page_is_whole_and_needs_no_network():
+    page = render(report())
+    checker = _Checker()
+    checker.feed(page)
+    assert checker.open == []
+    assert checker.fetched == []
+    assert "http" not in re.sub(r"data:image[^\"]*", "", page)
+    assert "toy &lt;model&gt;" in page
+    assert "not installed &amp; so" in page
+    assert "1,234" in page
+
+
+def test_the_most_doubtful_photos_come_first():
+    page = render(report())
+    entropies = [float(e) for e in re.findall(r"entropy ([\d.]+), (?:sent|device)", page)]
+    assert len(entropies) == DOUBTFUL
+    assert entropies == sorted(entropies, reverse=True)
+    assert page.count("data:image/jpeg;base64,") == DOUBTFUL
+
+
+def test_a_report_without_curve_or_messages_still_renders():
+    page = render(report(curve=(), rule=ExitRule(1.0)))
+    assert "Threshold sweep" not in page
+    assert "Mean message" not in page

@@ -1,0 +1,94 @@
+"""Stages that remember what they did."""
+
+from __future__ import annotations
+
+import errno
+import json
+
+import pytest
+
+from edge_kit.errors import ExportError
+from exporters.progress import Silent
+from exporters.stages.stage import Workspace
+
+
+class Chain:
+    """Two stages, the second built on the first; counts the work."""
+
+    def __init__(self, root) -> None:
+        self.root = root
+        self.made: list[str] = []
+        self.fail = False
+
+    def run(self, first: int, second: int = 0):
+        workspace = Workspace(self.root, Silent())
+        one = workspace.run("one", {"n": first}, self.one)
+        return workspace.run("two", {"n": second}, self.two, after=[one])
+
+    def one(self, folder) -> None:
+        self.made.append("one")
+        (folder / "half").write_text("x")
+
+    def two(self, folder) -> None:
+        self.made.append("two")
+        (folder / f"part-{len(self.made)}").write_text("x")
+        if self.fail:
+            raise RuntimeError("crash")
+
+
+def test_finished_stages_are_reused(tmp_path):
+    chain = Chain(tmp_path)
+    assert not chain.run(1).reused
+    again = chain.run(1)
+    assert again.reused
+    assert chain.made == ["one", "two"]
+    assert (again.folder / "part-2").exists()
+
+
+def test_a_crash_does_not_redo_earlier_stages_and_keeps_the_half_made_one(tmp_path):
+    chain = Chain(tmp_path)
+    chain.fail = True
+    with pytest.raises(RuntimeError):
+        chain.run(1)
+    chain.fail = False
+    stage = chain.run(1)
+    assert chain.made == ["one", "two", "two"]
+    assert (stage.folder / "part-2").exists()
+    assert (stage.folder / "part-3").exists()
+
+
+def test_changed_inputs_redo_what_depends_on_them(tmp_path):
+    chain = Chain(tmp_path)
+    chain.run(1)
+    stage = chain.run(2)
+    assert chain.made == ["one", "two", "one", "two"]
+    assert not (stage.folder / "part-2").exists()
+    chain.run(2, second=5)
+    assert chain.made == ["one", "two", "one", "two", "two"]
+
+
+def test_a_damaged_mark_means_redo(tmp_path):
+    chain = Chain(tmp_path)
+    stage = chain.run(1)
+    (stage.folder / "stage.json").write_text("{")
+    assert not chain.run(1).reused
+    (stage.folder / "stage.json").write_text(json.dumps([1]))
+    assert not chain.run(1).reused
+
+
+def test_a_full_disk_is_a_sentence_and_resumes(tmp_path):
+    def full(folder):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    workspace = Workspace(tmp_path, Silent())
+    with pytest.raises(ExportError, match=r"stage 'features' cannot work in .*: No space left"):
+        workspace.run("features", {}, full)
+    assert not workspace.run("features", {}, lambda folder: None).reused
+
+
+def test_reuse_is_told(tmp_path):
+    chain = Chain(tmp_path)
+    chain.run(1)
+    watch = Silent()
+    Workspace(tmp_path, watch).run("one", {"n": 1}, chain.one)
+    assert watch.lines == ["one: done before, reused"]

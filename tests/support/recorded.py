@@ -1,0 +1,147 @@
+"""Recorded machines: what they were made to be, what they said, and what the guards shall say.
+
+`scripts/record_lsblk.py` makes `tests/support/data/lsblk/*.json` of
+`tests/support/machines/*.toml`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from boards.flash.disks import Disk, walk
+from boards.flash.reading import Reading, disks_of
+
+HERE = Path(__file__).parent
+# What the guest has without use, whatever the machine.
+EVERYWHERE = {"/dev/loop?": "kind", "/dev/ram?": "virtual", "/dev/zram?": "virtual"}
+MACHINES = tuple(sorted(f.stem for f in (HERE / "machines").glob("*.toml")))
+
+
+@dataclass(frozen=True)
+class State:
+    """One machine in one situation, as one version of lsblk saw it."""
+
+    machine: str
+    name: str
+    version: str
+    names: dict[str, str]
+    links: dict[str, str]
+    expected: tuple[dict[str, str], ...]
+    reading: Reading
+
+    @property
+    def disks(self) -> tuple[Disk, ...]:
+        return disks_of(self.reading)
+
+    def targets(self) -> list[Disk]:
+        """Return every device once, whatever stands on whatever."""
+        return list({d.name: d for d in walk(self.disks)}.values())
+
+    def expects(self, target: Disk) -> str:
+        """Return the objection expected, empty for none.
+
+        What names a device outright goes before what names many, a state before its machine.
+        """
+        for several in (False, True):
+            for table in self.expected:
+                for key, code in table.items():
+                    if ("*" in key or "?" in key) is several and self._names(key, target):
+                        return code
+        raise AssertionError(f"{self}: nobody said what to expect of {target.path}")
+
+    def _names(self, key: str, target: Disk) -> bool:
+        also = {target.path, *(link for link, path in self.links.items()
+                               if path == f"/dev/{target.name}")}  # fmt: skip
+        if key.startswith("/"):
+            return any(fnmatchcase(path, key) for path in also)
+        disk, colon, number = key.partition(":")
+        path = self.names[disk] + ("p" if self.names[disk][-1].isdigit() and colon else "")
+        number = number.replace("*", r"\d+")
+        return re.fullmatch(re.escape(path) + number, target.path) is not None
+
+    def __str__(self) -> str:
+        return f"{self.machine}: {self.name} ({self.version})"
+
+
+def as_text(state: State) -> State:
+    """Rewrite an answer as util-linux 2.29 (Debian 9) gives it.
+
+    All values are text, there is one mount point, and neither PATH nor the cards' transport.
+    """
+
+    def row(old: dict[str, Any]) -> dict[str, Any]:
+        new = {k: None if v is None else str(int(v) if isinstance(v, bool) else v)
+               for k, v in old.items() if k not in ("path", "mountpoints", "children")}  # fmt: skip
+        if new["tran"] == "mmc":
+            new["tran"] = None
+        new["mountpoint"] = next((m for m in mount_points(old) if m), None)
+        if "children" in old:
+            new["children"] = [row(c) for c in old["children"]]
+        return new
+
+    return rewritten(state, "as text", [row(r) for r in answer(state)], by_kernel_name=True)
+
+
+def as_list(state: State) -> State:
+    """Rewrite an answer as ``lsblk --list`` gives it: no nesting, parents by name."""
+
+    def rows(old: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        yield {k: v for k, v in old.items() if k != "children"}
+        for child in old.get("children", ()):
+            yield from rows(child)
+
+    return rewritten(state, "as a list", [r for old in answer(state) for r in rows(old)])
+
+
+def answer(state: State) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads(state.reading.lsblk)["blockdevices"]
+    return rows
+
+
+def mount_points(row: dict[str, Any]) -> list[str | None]:
+    return [*row.get("mountpoints", ()), row.get("mountpoint")]
+
+
+def rewritten(
+    state: State, version: str, rows: list[dict[str, Any]], *, by_kernel_name: bool = False
+) -> State:
+    reading = replace(state.reading, lsblk=json.dumps({"blockdevices": rows}))
+    if by_kernel_name:  # what lsblk gives no path of is asked for by that
+        paths = {d.path: f"/dev/{d.name}" for d in walk(state.disks)}
+        reading = replace(
+            reading,
+            blkid={paths[path]: said for path, said in reading.blkid.items()},
+            writers={paths[path]: who for path, who in reading.writers.items()},
+        )
+    return replace(state, version=version, reading=reading)
+
+
+@cache
+def described(machine: str) -> dict[str, Any]:
+    return tomllib.loads((HERE / f"machines/{machine}.toml").read_text(encoding="utf-8"))
+
+
+@cache
+def recorded(machine: str) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads((HERE / f"data/lsblk/{machine}.json").read_bytes())
+    return data
+
+
+def states() -> Iterator[State]:
+    for machine in MACHINES:
+        toml, data = described(machine), recorded(machine)
+        by_name = {s["name"]: s for s in toml["states"]}
+        for row in data["states"]:
+            own = by_name[row["state"]].get("expect", {})
+            yield State(
+                machine, row["state"], row["util_linux"], data["names"], row["links"],
+                (own, toml["expect"], EVERYWHERE), Reading.decode(row["reading"]),
+            )  # fmt: skip
