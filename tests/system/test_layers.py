@@ -79,7 +79,7 @@ def test_a_layer_turned_upside_down_is_noticed(tmp_path):
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     # The base imports errors, so errors above the codec breaks the first contract.
     config.write_text(
-        text.replace('  "tensors",\n  "errors",\n', '  "tensors",\n').replace(
+        text.replace('  "records",\n  "errors",\n', '  "records",\n').replace(
             '  "cli",\n', '  "cli",\n  "errors",\n'
         ),
         encoding="utf-8",
