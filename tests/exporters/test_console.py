@@ -14,7 +14,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_bars_reach_their_end_and_do_not_mix_with_lines():
+def test_progress_bars_do_not_mix_with_lines():
     terminal = Terminal()
     with Console(terminal) as console:
         console.say("photos")
@@ -29,7 +29,7 @@ def test_bars_reach_their_end_and_do_not_mix_with_lines():
     assert "gates" not in text[: text.index("3/8")]
 
 
-def test_a_stage_that_starts_over_gets_a_new_bar():
+def test_restarted_stage_gets_new_bar():
     terminal = Terminal()
     with Console(terminal) as console:
         for _ in range(2):
@@ -38,7 +38,7 @@ def test_a_stage_that_starts_over_gets_a_new_bar():
     assert terminal.getvalue().count("0/3") == 2
 
 
-def test_a_pipe_gets_lines_only(capsys):
+def test_pipe_gets_lines_without_bars(capsys):
     with Console() as console:
         console.say("features")
         console.progress("features", 1, 2)
@@ -47,7 +47,7 @@ def test_a_pipe_gets_lines_only(capsys):
     assert err == "features\n"
 
 
-def test_refitting_on_a_board_loads_neither_torch_nor_onnx():
+def test_recalibrate_imports_neither_torch_nor_onnx():
     code = (
         "import sys, exporters.cli, exporters.recalibrate\n"
         "print([m for m in ('torch', 'onnx', 'jax', 'litert_torch') if m in sys.modules])"

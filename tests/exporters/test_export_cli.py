@@ -86,7 +86,7 @@ def failure(arguments) -> EdgeKitError:
     return done.exception
 
 
-def test_export_writes_a_sound_bundle(answer, folder):
+def test_export_writes_bundle_that_opens(answer, folder):
     bundle = Bundle.open(folder / "bundle")
     manifest = bundle.manifest
     assert manifest.classes == shapes.CLASSES
@@ -99,7 +99,7 @@ def test_export_writes_a_sound_bundle(answer, folder):
     assert "report.html" in manifest.files
 
 
-def test_the_bundle_carries_test_photos_that_nothing_was_fitted_on(answer, folder):
+def test_bundle_carries_photos_of_test_split_only(answer, folder):
     bundle = Bundle.open(folder / "bundle")
     named = json.loads((bundle.root / INDEX).read_text(encoding="utf-8"))["photos"]
     assert len(named) == 72 and all(row["name"].startswith("test/") for row in named)
@@ -109,7 +109,7 @@ def test_the_bundle_carries_test_photos_that_nothing_was_fitted_on(answer, folde
         assert read_photo(photo.path).shape == (shapes.SIZE, shapes.SIZE, 3)
 
 
-def test_the_model_survives_the_split(answer):
+def test_accuracy_after_split_stays(answer):
     accuracy = answer["test"]["accuracy"]
     assert accuracy["full"]["value"] > 0.9
     assert accuracy["hybrid"]["value"] > 0.8
@@ -117,7 +117,7 @@ def test_the_model_survives_the_split(answer):
     assert 0 < answer["test"]["bytes_per_message"] < answer["test"]["jpeg_bytes"]
 
 
-def test_every_gate_is_in_the_manifest_and_none_failed(answer):
+def test_manifest_lists_every_gate_and_none_failed(answer):
     names = [g["name"] for g in answer["gates"]]
     assert "split parity" in names
     assert any("tflite" in n.lower() for n in names)
@@ -149,7 +149,7 @@ def reused(watch: Silent) -> set[str]:
     return {line.split(":")[0] for line in watch.lines if line.endswith("reused")}
 
 
-def test_a_second_run_reuses_every_stage_and_answers_the_same(answer, folder):
+def test_second_run_reuses_every_stage(answer, folder):
     before = Bundle.open(folder / "bundle").manifest
     watch = Silent()
     result = run_export(config_of(folder, reference_photos=6), watch)
@@ -167,7 +167,7 @@ def test_a_second_run_reuses_every_stage_and_answers_the_same(answer, folder):
     assert (answers.labels == 0).mean() > 0.6
 
 
-def test_other_storage_of_cloud_weights_redoes_only_cloud_files(answer, folder):
+def test_changed_weight_storage_redoes_cloud_files_only(answer, folder):
     shutil.copytree(folder / "bundle.work", folder / "other.work")
     watch = Silent()
     run_export(config_of(folder, out=folder / "other", cloud_weights="fp32"), watch)
@@ -175,7 +175,7 @@ def test_other_storage_of_cloud_weights_redoes_only_cloud_files(answer, folder):
     assert redone == {"tail.onnx", "full.onnx", "outcome-validation", "outcome-test"}
 
 
-def test_weights_that_differ_behind_the_cut_alone_are_learned_from_anew(answer, folder):
+def test_changed_tail_weights_retrain_halves(answer, folder):
     shutil.copytree(folder / "bundle.work", folder / "tuned.work")
     state = torch.load(folder / "w.pt", weights_only=True)
     state["fc.bias"] = state["fc.bias"] + 0.5
@@ -185,7 +185,7 @@ def test_weights_that_differ_behind_the_cut_alone_are_learned_from_anew(answer, 
     assert reused(watch) == {"photos", "features-trunk", "features", "pixels"}
 
 
-def test_a_failed_gate_names_the_figure_and_leaves_a_report(answer, folder):
+def test_failed_gate_names_figure_and_leaves_report(answer, folder):
     shutil.copytree(folder / "bundle.work", folder / "strict.work")
     config = config_of(folder, out=folder / "strict", size_ratio=50.0)
     with pytest.raises(GateError, match=r"int8 size ratio, ONNX for x86_64 is .* budget is 50"):
@@ -194,7 +194,7 @@ def test_a_failed_gate_names_the_figure_and_leaves_a_report(answer, folder):
     assert "failed" in (folder / "strict.work" / "report.html").read_text()
 
 
-def test_list_cuts_needs_neither_photos_nor_out(arguments):
+def test_list_cuts_runs_without_data_and_out(arguments):
     names = ["tests.support.shapes:build", "--size", "32", "--list-cuts"]
     table = CliRunner().invoke(export, names, catch_exceptions=False).stdout
     assert [line.split()[-5] for line in table.splitlines()[1:]]
@@ -216,7 +216,7 @@ def test_list_cuts_needs_neither_photos_nor_out(arguments):
         (["--data", "missing"], ExportError, "no folder of photos at missing"),
     ],
 )
-def test_bad_flags_are_sentences(arguments, change, kind, said, tmp_path):
+def test_bad_flag_says_why(arguments, change, kind, said, tmp_path):
     error = failure([*arguments, *change, "--out", str(tmp_path / "b")])
     assert isinstance(error, kind)
     assert said in str(error)
@@ -225,26 +225,26 @@ def test_bad_flags_are_sentences(arguments, change, kind, said, tmp_path):
 
 
 @pytest.mark.parametrize("out", [".", "/", ".."])
-def test_a_bundle_needs_a_name_of_its_own(arguments, out):
+def test_out_without_folder_name_is_refused(arguments, out):
     error = failure([*arguments, "--out", out])
     assert isinstance(error, UsageError)
     assert "names no directory of its own" in str(error)
 
 
-def test_what_is_in_the_way_is_said_before_the_work(arguments, tmp_path):
+def test_occupied_out_is_refused_before_work(arguments, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     assert "holds no bundle" in str(failure([*arguments, "--out", str(tmp_path)]))
     assert not tmp_path.with_name(tmp_path.name + ".work").exists()
 
 
-def test_missing_flags_and_bad_numbers_are_sentences():
+def test_missing_flag_or_bad_number_says_why():
     assert "needs --data" in str(failure(["tests.support.shapes:build", "--out", "x"]))
     done = CliRunner().invoke(export, ["m:f", "--list-cuts", "--mean", "1,2"])
     assert done.exit_code == 2
     assert "not three numbers" in done.output
 
 
-def test_class_folders_must_match_the_model(arguments, folder, tmp_path):
+def test_class_count_that_differs_from_model_is_refused(arguments, folder, tmp_path):
     shutil.copytree(folder / "data", tmp_path / "data")
     for split in ("train", "validation", "test"):
         shutil.rmtree(tmp_path / "data" / split / "cross")
@@ -258,7 +258,7 @@ def test_help_shows_examples():
     assert "deepest" in text
 
 
-def test_calibrate_refits_the_rule_and_keeps_the_model(answer, folder, tmp_path):
+def test_calibrate_refits_rule_and_keeps_engine_files(answer, folder, tmp_path):
     shutil.copytree(folder / "bundle", tmp_path / "bundle")
     shapes.write_photos(tmp_path / "new", train=1, held=12, seed=9)
     before = Bundle.open(tmp_path / "bundle").manifest
@@ -279,7 +279,7 @@ def test_calibrate_refits_the_rule_and_keeps_the_model(answer, folder, tmp_path)
     assert not list((tmp_path / "bundle").glob("*.part"))
 
 
-def test_calibrate_refuses_what_it_cannot_use(answer, folder, tmp_path):
+def test_calibrate_with_unusable_input_says_why(answer, folder, tmp_path):
     def refused(*arguments) -> BaseException | None:
         return CliRunner().invoke(calibrate, [str(a) for a in arguments]).exception
 

@@ -31,7 +31,7 @@ def reason(tmp_path, make) -> str:
     return caught.value.what
 
 
-def test_room_for_features_is_taken_before_they_are_mapped(tmp_path, monkeypatch):
+def test_full_disk_fails_before_features_are_mapped(tmp_path, monkeypatch):
     """A write to mapped memory that finds no room would end the process by SIGBUS."""
     rule = Preprocessing(4, 4, "squash", "RGB", (0.0,) * 3, (1.0,) * 3)
     photos = (tmp_path / "a.jpg",)
@@ -41,7 +41,7 @@ def test_room_for_features_is_taken_before_they_are_mapped(tmp_path, monkeypatch
     assert not task.progress(0).exists()
 
 
-def test_a_converter_is_not_blamed(tmp_path, monkeypatch):
+def test_full_disk_in_converter_is_not_an_export_fault(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.onnx, "export", full)
     said = reason(
         tmp_path,
@@ -53,7 +53,7 @@ def test_a_converter_is_not_blamed(tmp_path, monkeypatch):
     assert "cannot export" not in said
 
 
-def test_numpys_count_of_bytes_gets_a_sentence(tmp_path, monkeypatch):
+def test_short_numpy_write_names_byte_counts(tmp_path, monkeypatch):
     def short(path, array):
         raise OSError("100 requested and 10 written")
 

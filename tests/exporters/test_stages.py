@@ -45,7 +45,7 @@ def test_finished_stages_are_reused(tmp_path):
     assert (again.folder / "part-2").exists()
 
 
-def test_a_crash_does_not_redo_earlier_stages_and_keeps_the_half_made_one(tmp_path):
+def test_crash_keeps_finished_stages_and_partial_files(tmp_path):
     chain = Chain(tmp_path)
     chain.fail = True
     with pytest.raises(RuntimeError):
@@ -57,7 +57,7 @@ def test_a_crash_does_not_redo_earlier_stages_and_keeps_the_half_made_one(tmp_pa
     assert (stage.folder / "part-3").exists()
 
 
-def test_changed_inputs_redo_what_depends_on_them(tmp_path):
+def test_changed_input_redoes_dependent_stages(tmp_path):
     chain = Chain(tmp_path)
     chain.run(1)
     stage = chain.run(2)
@@ -67,7 +67,7 @@ def test_changed_inputs_redo_what_depends_on_them(tmp_path):
     assert chain.made == ["one", "two", "one", "two", "two"]
 
 
-def test_a_damaged_mark_means_redo(tmp_path):
+def test_damaged_stage_mark_redoes_stage(tmp_path):
     chain = Chain(tmp_path)
     stage = chain.run(1)
     (stage.folder / "stage.json").write_text("{")
@@ -76,7 +76,7 @@ def test_a_damaged_mark_means_redo(tmp_path):
     assert not chain.run(1).reused
 
 
-def test_a_full_disk_is_a_sentence_and_resumes(tmp_path):
+def test_full_disk_in_stage_is_named(tmp_path):
     def full(folder):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -86,7 +86,7 @@ def test_a_full_disk_is_a_sentence_and_resumes(tmp_path):
     assert not workspace.run("features", {}, lambda folder: None).reused
 
 
-def test_reuse_is_told(tmp_path):
+def test_reused_stage_is_reported(tmp_path):
     chain = Chain(tmp_path)
     chain.run(1)
     watch = Silent()

@@ -63,7 +63,7 @@ def write(out, files, **more) -> Bundle:
     return write_bundle(out, **arguments)
 
 
-def test_a_bundle_holds_what_it_was_given(tmp_path, files):
+def test_bundle_written_holds_all_given_parts(tmp_path, files):
     page = tmp_path / "page.html"
     page.write_text("<p>report</p>")
     bundle = write(
@@ -87,7 +87,7 @@ def test_a_bundle_holds_what_it_was_given(tmp_path, files):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["bundle", "made", "page.html"]
 
 
-def test_selftest_holds_each_end_files_answers(tmp_path, files):
+def test_selftest_of_each_end_file_holds_its_answers(tmp_path, files):
     bundle = write(tmp_path / "bundle", files, selftest=PIXELS)
     with np.load(io.BytesIO((bundle.root / SELFTEST).read_bytes())) as stored:
         np.testing.assert_array_equal(stored["pixels"], PIXELS)
@@ -99,7 +99,7 @@ def test_selftest_holds_each_end_files_answers(tmp_path, files):
         assert not [key for key in stored if "tail" in key]
 
 
-def test_an_old_bundle_is_replaced_whole(tmp_path, files):
+def test_write_over_old_bundle_removes_its_files(tmp_path, files):
     out = tmp_path / "bundle"
     write(out, files, extra={"old.txt": b"old"})
     write(out, files, name="second")
@@ -107,7 +107,7 @@ def test_an_old_bundle_is_replaced_whole(tmp_path, files):
     assert not (out / "old.txt").exists()
 
 
-def test_a_failed_write_leaves_the_old_bundle(tmp_path, files):
+def test_write_that_fails_keeps_old_bundle(tmp_path, files):
     out = tmp_path / "bundle"
     write(out, files)
     before = (out / "manifest.json").read_bytes()
@@ -119,7 +119,7 @@ def test_a_failed_write_leaves_the_old_bundle(tmp_path, files):
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
 
 
-def test_a_failed_rename_brings_the_old_bundle_back(tmp_path, files, monkeypatch):
+def test_rename_that_fails_restores_old_bundle(tmp_path, files, monkeypatch):
     out = tmp_path / "bundle"
     write(out, files)
     real = type(out).rename
@@ -136,7 +136,7 @@ def test_a_failed_rename_brings_the_old_bundle_back(tmp_path, files, monkeypatch
     assert Bundle.open(out).manifest.name == "tiny"
 
 
-def test_other_peoples_directories_are_left_alone(tmp_path, files):
+def test_write_into_foreign_folder_or_file_is_refused(tmp_path, files):
     out = tmp_path / "thesis"
     out.mkdir()
     (out / "chapter1.txt").write_text("years of work")
@@ -150,13 +150,13 @@ def test_other_peoples_directories_are_left_alone(tmp_path, files):
 
 
 @pytest.mark.parametrize("path", ["../evil", "/etc/evil", "a\\b", "labels.txt"])
-def test_extra_files_stay_inside_and_apart(tmp_path, files, path):
+def test_extra_file_outside_bundle_or_twice_is_refused(tmp_path, files, path):
     with pytest.raises(ExportError):
         write(tmp_path / "bundle", files, extra={"end/any.onnx": b"", path: b"x"})
     assert not (tmp_path / "bundle").exists()
 
 
-def test_the_manifest_is_plain_json(tmp_path, files):
+def test_manifest_lists_engines_as_json(tmp_path, files):
     bundle = write(tmp_path / "bundle", files)
     data = json.loads((bundle.root / "manifest.json").read_text())
     assert [e["path"] for e in data["engines"]] == ["end/any.onnx", "cloud/tail.onnx"]

@@ -46,7 +46,7 @@ def flat_tree(root: Path, per_class: int = 40) -> Path:
     return root
 
 
-def test_subfolders_are_the_splits(tmp_path):
+def test_split_subfolders_become_splits(tmp_path):
     found = find_photos(split_tree(tmp_path))
     assert found.classes == ("cat", "dog")
     assert [len(found.splits[s]) for s in SPLITS] == [6, 6, 6]
@@ -54,13 +54,13 @@ def test_subfolders_are_the_splits(tmp_path):
     assert found.splits["validation"][0].name == "validation/cat/0.jpg"
 
 
-def test_val_is_understood(tmp_path):
+def test_val_folder_is_validation_split(tmp_path):
     split_tree(tmp_path)
     (tmp_path / "validation").rename(tmp_path / "val")
     assert len(find_photos(tmp_path).splits["validation"]) == 6
 
 
-def test_hashed_split_is_disjoint_stable_and_about_70_15_15(tmp_path):
+def test_hashed_split_is_disjoint_stable_and_70_15_15(tmp_path):
     root = flat_tree(tmp_path)
     first, second = find_photos(root), find_photos(root)
     assert first == second
@@ -78,14 +78,14 @@ def test_hashed_split_is_disjoint_stable_and_about_70_15_15(tmp_path):
         (lambda r: (r / "test").rename(r / "other"), "no test"),
     ],
 )
-def test_bad_trees_are_sentences(tmp_path, spoil, said):
+def test_bad_folder_tree_says_why(tmp_path, spoil, said):
     split_tree(tmp_path)
     spoil(tmp_path)
     with pytest.raises(ExportError, match=said):
         find_photos(tmp_path)
 
 
-def test_too_few_classes_or_photos_are_sentences(tmp_path):
+def test_too_few_classes_or_photos_are_refused(tmp_path):
     with pytest.raises(ExportError, match="no folder of photos"):
         find_photos(tmp_path / "missing")
     paint(tmp_path / "only" / "1.jpg")
@@ -96,7 +96,7 @@ def test_too_few_classes_or_photos_are_sentences(tmp_path):
         find_photos(tmp_path)
 
 
-def test_a_few_unreadable_photos_are_skipped_and_named(tmp_path, caplog):
+def test_few_unreadable_photos_are_skipped_and_named(tmp_path, caplog):
     root = flat_tree(tmp_path)
     victim = find_photos(root).splits["train"][5]
     path = root / victim.name
@@ -110,7 +110,7 @@ def test_a_few_unreadable_photos_are_skipped_and_named(tmp_path, caplog):
     assert seen[-1] == (80, 80)
 
 
-def test_many_unreadable_photos_fail(tmp_path):
+def test_many_unreadable_photos_are_refused(tmp_path):
     root = flat_tree(tmp_path, 10)
     for i in (1, 2):
         (root / "cat" / f"{i}.png").write_bytes(b"no photo")
@@ -118,7 +118,7 @@ def test_many_unreadable_photos_fail(tmp_path):
         check_photos(find_photos(root))
 
 
-def test_a_class_that_loses_its_last_photo_fails(tmp_path):
+def test_class_without_readable_photo_is_refused(tmp_path):
     split_tree(tmp_path, 8)
     for f in (tmp_path / "test" / "dog").iterdir():
         if f.name != "0.jpg":
@@ -128,7 +128,7 @@ def test_a_class_that_loses_its_last_photo_fails(tmp_path):
         check_photos(find_photos(tmp_path))
 
 
-def test_fingerprint_follows_content(tmp_path):
+def test_fingerprint_changes_with_content(tmp_path):
     root = flat_tree(tmp_path, 4)
     before = find_photos(root).fingerprint()
     assert before == find_photos(root).fingerprint()
@@ -139,7 +139,7 @@ def test_fingerprint_follows_content(tmp_path):
     assert train == find_photos(root).fingerprint("train")
 
 
-def test_pixels_are_what_a_device_sees(tmp_path):
+def test_pixels_equal_device_preprocessing(tmp_path):
     found = find_photos(split_tree(tmp_path))
     preprocessor = Preprocessor(Preprocessing(16, 16))
     chosen = found.splits["test"]
@@ -150,7 +150,7 @@ def test_pixels_are_what_a_device_sees(tmp_path):
         assert np.array_equal(row, preprocessor(read_photo(found.path(photo))))
 
 
-def test_reduced_photos_are_upright(tmp_path):
+def test_reduced_photo_is_upright(tmp_path):
     image = Image.new("RGB", (64, 32), (0, 0, 255))
     image.paste((255, 0, 0), (0, 0, 32, 32))
     exif = image.getexif()
@@ -162,7 +162,7 @@ def test_reduced_photos_are_upright(tmp_path):
     assert red > blue
 
 
-def test_augmented_views_are_seeded_and_differ(tmp_path):
+def test_augment_with_equal_seed_gives_equal_view(tmp_path):
     paint(tmp_path / "a.png", size=(60, 40))
     photo = open_reduced(tmp_path / "a.png", 64)
     once = augment(photo, 24, 20, random.Random("1"))
@@ -175,7 +175,7 @@ def test_augmented_views_are_seeded_and_differ(tmp_path):
 
 
 @pytest.mark.parametrize("size", [(1, 1), (300, 3), (2, 50)])
-def test_odd_photos_can_be_augmented(size):
+def test_augment_of_odd_sizes_keeps_view_size(size):
     photo = Image.new("RGB", size, (9, 99, 199))
     for seed in range(40):
         assert augment(photo, 16, 16, random.Random(seed)).shape == (16, 16, 3)
@@ -206,7 +206,7 @@ def task(tmp_path):
     return FeatureTask(tmp_path / "trunk.onnx", photos, rule, (3, 4, 4), tmp_path / "f", 2, 7)
 
 
-def test_features_of_the_plain_view_match_numpy(task):
+def test_plain_view_features_equal_numpy(task):
     plain, *views = compute_features(task)
     preprocessor = Preprocessor(task.rule)
     for row, path in zip(plain, task.photos, strict=True):
@@ -216,7 +216,7 @@ def test_features_of_the_plain_view_match_numpy(task):
     assert not np.array_equal(views[0], views[1])
 
 
-def test_features_resume_and_do_not_depend_on_the_division(task):
+def test_features_resumed_equal_uninterrupted_run(task):
     whole = [np.array(v) for v in compute_features(task)]
     done = np.load(task.progress(1), mmap_mode="r+")
     done[[2, 7]] = 0
@@ -231,20 +231,20 @@ def test_features_resume_and_do_not_depend_on_the_division(task):
         assert np.array_equal(a, b)
 
 
-def test_features_in_two_processes_are_the_same(task, tmp_path):
+def test_features_of_two_processes_equal_one(task, tmp_path):
     alone = compute_features(task)
     shared = compute_features(replace(task, folder=tmp_path / "g"), processes=2)
     for a, b in zip(alone, shared, strict=True):
         assert np.array_equal(a, b)
 
 
-def test_a_photo_that_vanishes_is_a_sentence(task):
+def test_vanished_photo_is_named(task):
     task.photos[3].unlink()
     with pytest.raises(ExportError, match="changed during the export"):
         compute_features(task)
 
 
-def test_a_process_that_dies_is_a_sentence_and_loses_only_its_part(task, tmp_path):
+def test_dead_feature_process_suggests_fewer_processes(task, tmp_path):
     (tmp_path / "broken.onnx").write_bytes(b"no model")
     with pytest.raises(ExportError, match="fewer --processes"):
         compute_features(replace(task, trunk=tmp_path / "broken.onnx"), processes=2)

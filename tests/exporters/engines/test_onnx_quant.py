@@ -53,7 +53,7 @@ def float_codes(halves: Halves) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize(
     ("arch", "dtype", "shift"), [("x86_64", "uint8", 0), ("aarch64", "int8", 128)]
 )
-def test_int8_end_model_keeps_to_its_float_twin(tmp_path, normalization, arch, dtype, shift):
+def test_int8_end_model_agrees_with_float_twin(tmp_path, normalization, arch, dtype, shift):
     halves = trained(*normalization)
     codes, logits = float_codes(halves)
     end = export_end_onnx(halves.end, CALIBRATION, tmp_path / f"{arch}.onnx", arch=arch)
@@ -77,7 +77,7 @@ def test_int8_end_model_keeps_to_its_float_twin(tmp_path, normalization, arch, d
     assert end.entry.size == (tmp_path / f"{arch}.onnx").stat().st_size
 
 
-def test_both_architectures_files_give_the_same_bits(tmp_path):
+def test_files_of_both_architectures_give_equal_outputs(tmp_path):
     end = trained(*PER_CHANNEL).end
     one, other = (
         export_end_onnx(end, CALIBRATION, tmp_path / f"{arch}.onnx", arch=arch)(PIXELS)
@@ -88,7 +88,7 @@ def test_both_architectures_files_give_the_same_bits(tmp_path):
 
 
 @pytest.mark.parametrize("scheme", sorted(SCHEMES))
-def test_the_file_itself_states_the_announced_feature_scale(tmp_path, scheme):
+def test_feature_quantizer_holds_announced_scale(tmp_path, scheme):
     path = tmp_path / "end.onnx"
     export_end_onnx(
         trained().end, CALIBRATION, path, arch="x86_64", scheme=scheme, feature_scale=0.3
@@ -118,7 +118,7 @@ def weights_of(path: Path) -> list[np.ndarray]:
     return [w for w in constants if w.dtype == np.int8 and w.ndim in (2, 4)]
 
 
-def test_x86_weights_cannot_saturate_where_kernels_add_in_int16(tmp_path):
+def test_x86_weights_stay_below_int16_saturation(tmp_path):
     end = trained().end
     export_end_onnx(end, CALIBRATION, tmp_path / "p.onnx", arch="x86_64")
     export_end_onnx(end, CALIBRATION, tmp_path / "u.onnx", arch="x86_64", scheme="U8S8")
@@ -146,7 +146,7 @@ def test_paired_bound_holds_after_rounding(weights):
     assert neighbour_sums(codes) <= 128
 
 
-def test_features_saturate_instead_of_wrapping(tmp_path):
+def test_features_beyond_int8_saturate(tmp_path):
     halves = trained()
     end = export_end_onnx(
         halves.end, CALIBRATION, tmp_path / "e.onnx", arch="x86_64", feature_scale=0.01
@@ -168,21 +168,21 @@ class Mean(nn.Module):
         return self.fc((x * torch.sigmoid(x).cumsum(1)).mean((2, 3)))
 
 
-def test_a_float_island_is_refused_by_name(tmp_path):
+def test_float_island_is_refused_by_name(tmp_path):
     end = trained().end
     odd = EndModel(end.normalize, end.trunk, end.encode, Mean(end.head), 0.25).eval()
     with pytest.raises(ExportError, match=r"would compute in float: .*CumSum"):
         export_end_onnx(odd, CALIBRATION, tmp_path / "odd.onnx", arch="x86_64")
 
 
-def test_a_float_model_is_all_islands(tmp_path):
+def test_float_model_is_reported_as_islands(tmp_path):
     twin = export_end_float(trained().end, tmp_path / "twin.onnx", size=SIZE)
     assert any(name.startswith(("Conv", "FusedConv")) for name in float_islands(twin.source))
     with pytest.raises(ExportError, match="more; cut before the layer"):
         assert_all_int8(twin.source)
 
 
-def test_unknown_architecture_and_missing_photos_are_sentences(tmp_path):
+def test_unknown_architecture_or_no_photos_is_refused(tmp_path):
     end = trained().end
     with pytest.raises(ExportError, match="'mips' is not one of x86_64, aarch64"):
         export_end_onnx(end, CALIBRATION, tmp_path / "e.onnx", arch="mips")
@@ -202,7 +202,7 @@ def test_float_twin_equals_torch(tmp_path):
 
 
 @pytest.mark.parametrize(("weights", "loss"), [("fp32", 1e-5), ("fp16", 2e-3), ("int8", 0.05)])
-def test_tail_takes_raw_features_in_any_batch(tmp_path, weights, loss):
+def test_tail_takes_int8_features_in_any_batch(tmp_path, weights, loss):
     halves = trained()
     spec = TensorSpec("features", (CHANNELS, 8, 8), "NCHW", "int8", 0.25, 0)
     codes, _ = float_codes(halves)
@@ -217,13 +217,13 @@ def test_tail_takes_raw_features_in_any_batch(tmp_path, weights, loss):
     assert tail.entry.inputs == (spec,)
 
 
-def test_tail_refuses_other_features(tmp_path):
+def test_tail_with_nhwc_features_is_refused(tmp_path):
     spec = TensorSpec("features", (8, 8, CHANNELS), "NHWC", "int8", 0.25, 0)
     with pytest.raises(ExportError, match="int8 NCHW"):
         export_tail(trained().cloud, spec, tmp_path / "tail.onnx")
 
 
-def test_full_model_takes_raw_pixels(tmp_path):
+def test_full_model_on_raw_pixels_equals_torch(tmp_path):
     halves = trained()
     model = Full(halves.end.normalize, halves.end.trunk, halves.cloud.tail).eval()
     full = export_full(model, tmp_path / "full.onnx", size=SIZE)
@@ -234,7 +234,7 @@ def test_full_model_takes_raw_pixels(tmp_path):
     assert full.entry.inputs[0].dtype == "float32"
 
 
-def test_compressed_weights_are_smaller(tmp_path):
+def test_compressed_weights_make_smaller_file(tmp_path):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 32, 3), nn.ReLU(), nn.AvgPool2d(30), nn.Flatten())
     model.append(nn.Linear(32, 256))
@@ -250,7 +250,7 @@ def test_compressed_weights_are_smaller(tmp_path):
 
 
 @pytest.mark.parametrize("storage", ["fp16", "int8"])
-def test_stored_weights_are_floats_once_loaded(tmp_path, storage):
+def test_compressed_weights_are_unfolded_at_load(tmp_path, storage):
     """Whatever is not folded at load is computed again at every run."""
     model = nn.Sequential(nn.Conv2d(3, 32, 3), nn.ReLU(), nn.AvgPool2d(30), nn.Flatten())
     model.append(nn.Linear(32, 256))
@@ -265,12 +265,12 @@ def test_stored_weights_are_floats_once_loaded(tmp_path, storage):
     assert {i.data_type for i in loaded.initializer if len(i.dims) > 1} == {onnx.TensorProto.FLOAT}
 
 
-def test_unknown_weight_storage_is_an_error(tmp_path):
+def test_unknown_weight_storage_is_refused(tmp_path):
     with pytest.raises(ValueError, match="'int4'"):
         compress_weights(Path(tmp_path) / "x.onnx", "int4")
 
 
-def test_what_torch_cannot_export_is_a_sentence(tmp_path):
+def test_operation_torch_cannot_export_is_named(tmp_path):
     class Odd(nn.Module):
         def forward(self, x):
             return torch.linalg.eigvals(x).abs().flatten(1)

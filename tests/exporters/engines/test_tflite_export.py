@@ -59,7 +59,7 @@ def check_parity(file: Exported, end: EndModel, scale: float) -> None:
     assert (given["logits"].argmax(1) == logits.numpy().argmax(1)).mean() >= 0.97
 
 
-def test_keeps_to_its_float_twin(tflite):
+def test_tflite_end_model_agrees_with_float_twin(tflite):
     check_parity(tflite, trained().end, 0.25)
     (image,) = tflite.entry.inputs
     assert image == TensorSpec("image", (*SIZE, 3), "NHWC", "int8", 1 / 128, -1)
@@ -69,34 +69,34 @@ def test_keeps_to_its_float_twin(tflite):
     assert tflite.entry.path == "end/end.tflite"
 
 
-def test_normalizes_channels_of_their_own_in_integers(per_channel):
+def test_tflite_with_per_channel_normalization_agrees_with_float_twin(per_channel):
     check_parity(per_channel, trained(*PER_CHANNEL).end, 0.3)
     (image,) = per_channel.entry.inputs
     assert (image.scale, image.zero_point) == (1.0, -128)
     assert per_channel.entry.outputs[0].scale == float(np.float32(0.3))
 
 
-def test_states_what_it_needs(tflite):
+def test_tflite_requirements_list_schema_and_operators(tflite):
     needs = tflite.entry.requires
     assert needs["tflite_schema"] == 3
     assert {"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED"} <= set(needs["ops"])
     assert all(version >= 1 for version in needs["ops"].values())
 
 
-def test_decides_like_onnx(tflite, tmp_path):
+def test_tflite_decisions_agree_with_onnx(tflite, tmp_path):
     onnx = export_end_onnx(trained().end, CALIBRATION, tmp_path / "e.onnx", arch="x86_64")
     gate = tflite_agreement(tflite, onnx, PIXELS)
     assert gate.ok, gate.sentence
 
 
-def test_both_runtimes_run_it(tflite):
+def test_tflite_file_runs_in_both_runtimes(tflite):
     gates = tflite_loads(tflite)
     assert [g.name.split()[0] for g in gates] == ["tflite-runtime", "LiteRT"]
     assert not [g.sentence for g in gates if g.ok is False]
     assert any(g.ok for g in gates)
 
 
-def test_the_device_engine_takes_it(tflite):
+def test_tflite_file_runs_in_device_engine(tflite):
     engine = TfliteEngine(tflite.source, tflite.entry, threads=1)
     out = engine.run({"image": (PIXELS[:8] ^ np.uint8(0x80)).view(np.int8)})
     engine.close()
@@ -106,7 +106,7 @@ def test_the_device_engine_takes_it(tflite):
     assert (out["logits"].argmax(1) == expected["logits"].argmax(1)).all()
 
 
-def test_a_float_island_is_refused_by_name(tmp_path):
+def test_float_island_is_refused_by_name(tmp_path):
     class Head(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -124,6 +124,6 @@ def test_a_float_island_is_refused_by_name(tmp_path):
     assert float_islands(path)
 
 
-def test_without_photos_there_is_a_sentence(tmp_path):
+def test_export_without_calibration_photos_is_refused(tmp_path):
     with pytest.raises(ExportError, match="no calibration photos"):
         export_end_tflite(trained().end, CALIBRATION[:0], tmp_path / "e.tflite")

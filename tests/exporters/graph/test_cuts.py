@@ -116,14 +116,14 @@ def traced():
     return trace(settle(Net()), SHAPE)
 
 
-def test_trace_equals_model():
+def test_traced_model_gives_same_logits():
     model = settle(Net())
     batch = torch.randn(5, *SHAPE)
     with torch.no_grad():
         assert torch.allclose(trace(model, SHAPE)(batch), model(batch), atol=1e-5)
 
 
-def test_every_cut_has_exact_parity(traced):
+def test_halves_at_every_cut_compose_to_whole(traced):
     batch = torch.randn(3, *SHAPE)
     names = [c.name for c in find_cuts(traced)]
     assert "stem" in names
@@ -136,12 +136,12 @@ def test_every_cut_has_exact_parity(traced):
             assert torch.equal(tail(features), traced(batch))
 
 
-def test_no_cut_crosses_a_skip_connection(traced):
+def test_cuts_inside_skip_connection_are_not_found(traced):
     inside = [c.name for c in find_cuts(traced) if c.name.startswith(("blocks.0.", "blocks.2."))]
     assert inside == []
 
 
-def test_macs_are_counted_and_ascend(traced):
+def test_cut_macs_are_counted_and_ascend(traced):
     cuts = find_cuts(traced)
     stem = next(c for c in cuts if c.name == "stem")
     assert stem.macs_before == 3 * 8 * 9 * 16 * 16
@@ -149,7 +149,7 @@ def test_macs_are_counted_and_ascend(traced):
     assert all(0 < c.macs_share < 1 for c in cuts)
 
 
-def test_auto_takes_the_deepest_of_the_smallest_within_the_budget(traced):
+def test_auto_within_budget_takes_deepest_of_smallest_cuts(traced):
     cuts = find_cuts(traced)
     assert choose(cuts, "auto", budget=1.0, channels=4).name == "blocks.2"
     assert choose(cuts, "auto", budget=cuts[0].macs_share, channels=4).name == "stem"
@@ -157,7 +157,7 @@ def test_auto_takes_the_deepest_of_the_smallest_within_the_budget(traced):
         choose(cuts, "auto", budget=0.01)
 
 
-def test_auto_is_not_drawn_to_a_narrow_first_layer():
+def test_auto_with_narrow_first_layer_cuts_deeper():
     cuts = find_cuts(trace(Widening().eval(), SHAPE))
     shares = {c.name: c.macs_share for c in cuts}
     assert shares["layers.0"] < 0.05
@@ -166,14 +166,14 @@ def test_auto_is_not_drawn_to_a_narrow_first_layer():
     assert choose(cuts, "auto", budget=0.05, channels=12).name == "layers.0"
 
 
-def test_names_may_leave_out_underscores_and_unknown_ones_list_the_known(traced):
+def test_cut_name_without_underscores_matches_and_unknown_name_lists_known(traced):
     cuts = find_cuts(traced)
     assert choose(cuts, "_blocks.1").name == "blocks.1"
     with pytest.raises(UsageError, match=r"no cut named 'layer9'.*blocks\.0"):
         choose(cuts, "layer9")
 
 
-def test_training_the_tail_leaves_the_model_alone(traced):
+def test_tail_weights_changed_leave_model_unchanged(traced):
     _, tail = split(traced, choose(find_cuts(traced), "stem"))
     before = traced.module.state_dict()["fc.weight"].clone()
     with torch.no_grad():
@@ -183,7 +183,7 @@ def test_training_the_tail_leaves_the_model_alone(traced):
 
 
 @pytest.mark.parametrize("layer", [nn.Hardswish(True), nn.Hardsigmoid()])
-def test_hard_activations_are_spelled_out_and_keep_their_place(layer):
+def test_hard_activation_is_rewritten_and_keeps_cut_name(layer):
     model = nn.Sequential(nn.Conv2d(3, 4, 3), layer, nn.Conv2d(4, 4, 3), nn.Flatten())
     model = nn.Sequential(model, nn.Linear(4 * 28 * 28, 3)).eval()
     found = trace(model, SHAPE)
@@ -194,13 +194,13 @@ def test_hard_activations_are_spelled_out_and_keep_their_place(layer):
         assert torch.allclose(found(batch), model(batch), atol=1e-5)
 
 
-def test_pools_get_a_fixed_kernel(traced):
+def test_adaptive_pool_gets_fixed_kernel(traced):
     code = traced.module.code
     assert "avg_pool2d" in code
     assert "adaptive" not in code
 
 
-def test_shape_dependent_control_flow_falls_back_to_export():
+def test_shape_dependent_control_flow_uses_torch_export():
     model = settle(ShapeSteered())
     traced = trace(model, SHAPE)
     assert traced.method == "export"
@@ -211,25 +211,25 @@ def test_shape_dependent_control_flow_falls_back_to_export():
         assert torch.allclose(tail(trunk(batch)), model(batch), atol=1e-5)
 
 
-def test_value_dependent_control_flow_names_the_line_and_nothing_else(capfd):
+def test_value_dependent_control_flow_error_names_line(capfd):
     with pytest.raises(ExportError, match=r"test_cuts\.py:\d+: if x\.sum\(\) > 0"):
         trace(ValueSteered(), SHAPE)
     assert capfd.readouterr() == ("", "")
 
 
-def test_further_arguments_keep_their_defaults():
+def test_optional_argument_keeps_its_default():
     model = settle(Optional())
     batch = torch.randn(3, *SHAPE)
     with torch.no_grad():
         assert torch.allclose(trace(model, SHAPE)(batch), model(batch), atol=1e-5)
 
 
-def test_a_second_input_is_a_sentence():
+def test_required_second_input_is_refused():
     with pytest.raises(ExportError, match=r"'mask'; it must take one tensor, a batch of images"):
         trace(TwoInputs().eval(), SHAPE)
 
 
-def test_no_usable_cut_is_a_sentence():
+def test_model_without_usable_cut_is_refused():
     with pytest.raises(ExportError, match="no usable cut"):
         find_cuts(trace(Spanned().eval(), SHAPE))
 
@@ -241,12 +241,12 @@ def test_no_usable_cut_is_a_sentence():
         (nn.Sequential(nn.Conv2d(4, 4, 3)), "fails on an input of 3 x 32 x 32"),
     ],
 )
-def test_no_classifier_is_a_sentence(model, said):
+def test_model_without_logits_or_with_wrong_input_is_refused(model, said):
     with pytest.raises(ExportError, match=said):
         trace(model, SHAPE)
 
 
-def test_messages_never_blame_the_exporters_own_lines():
+def test_error_does_not_name_exporter_lines():
     with pytest.raises(ExportError) as caught:
         trace(nn.Sequential(nn.Conv2d(4, 4, 3)), SHAPE)
     assert "exporters/" not in str(caught.value)
@@ -260,7 +260,7 @@ def write_module(folder: Path, monkeypatch, text: str) -> str:
     return name
 
 
-def test_load_model_finds_a_factory_in_the_current_directory(tmp_path, monkeypatch):
+def test_load_model_finds_factory_in_current_directory(tmp_path, monkeypatch):
     name = write_module(
         tmp_path, monkeypatch, "from torch import nn\ndef build():\n    return nn.Linear(2, 2)\n"
     )
@@ -287,14 +287,14 @@ def test_load_model_finds_a_factory_in_the_current_directory(tmp_path, monkeypat
         ("1/0\n", "build", ExportError, r"ZeroDivisionError.*:1"),
     ],
 )
-def test_bad_factories_are_sentences(tmp_path, monkeypatch, text, attribute, kind, said):
+def test_load_model_with_bad_factory_says_why(tmp_path, monkeypatch, text, attribute, kind, said):
     name = write_module(tmp_path, monkeypatch, text)
     with pytest.raises(kind, match=said):
         load_model(f"{name}:{attribute}")
 
 
 @pytest.mark.parametrize("spec", ["nothing", ":f", "a:", "no_such_module_at_all:f"])
-def test_bad_specs_are_usage_errors(spec):
+def test_load_model_with_bad_spec_is_usage_error(spec):
     with pytest.raises(UsageError):
         load_model(spec)
 
@@ -303,7 +303,7 @@ class Custom:
     """Pickles by reference: loading it would import and run code."""
 
 
-def test_bad_weights_are_sentences(tmp_path):
+def test_bad_weights_file_says_why(tmp_path):
     model = nn.Linear(2, 2)
     with pytest.raises(ExportError, match="no weights at"):
         load_weights(model, tmp_path / "missing.pt")
@@ -327,7 +327,7 @@ def test_bad_weights_are_sentences(tmp_path):
 
 
 @pytest.mark.parametrize("wrap", ["plain", "state_dict", "model", "parallel"])
-def test_usual_wrappers_of_weights_load(tmp_path, wrap):
+def test_wrapped_state_dict_loads(tmp_path, wrap):
     model, trained = nn.Linear(2, 2), nn.Linear(2, 2)
     state = trained.state_dict()
     if wrap == "parallel":

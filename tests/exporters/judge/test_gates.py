@@ -64,14 +64,14 @@ def broken(folder) -> Exported:
     return export_end_onnx(bad, CALIBRATION, folder / "broken.onnx", arch="x86_64")
 
 
-def test_int8_gates_pass_a_sound_model(int8, twin):
+def test_int8_gates_of_good_model_pass(int8, twin):
     gates = [int8_agreement(int8, twin, PIXELS), int8_accuracy(int8, twin, PIXELS, LABELS)]
     require(gates)
     assert all(g.ok for g in gates)
     assert "ONNX for x86_64 decides like its float twin" in gates[0].sentence
 
 
-def test_int8_agreement_fails_a_broken_model(broken, twin):
+def test_int8_agreement_of_untrained_head_fails(broken, twin):
     gate = int8_agreement(broken, twin, PIXELS)
     assert gate.ok is False
     assert gate.measured < 0.8
@@ -83,30 +83,30 @@ def test_int8_agreement_fails_a_broken_model(broken, twin):
     assert caught.value.budget == 0.95
 
 
-def test_int8_accuracy_fails_a_broken_model(broken, twin):
+def test_int8_accuracy_of_untrained_head_fails(broken, twin):
     gate = int8_accuracy(broken, twin, PIXELS, LABELS)
     assert gate.ok is False
     assert gate.measured > 0.2
 
 
-def test_a_gain_in_accuracy_is_no_loss(int8, broken):
+def test_int8_accuracy_gain_is_negative_loss(int8, broken):
     gate = int8_accuracy(int8, broken, PIXELS, LABELS)
     assert gate.ok
     assert gate.measured < 0
 
 
-def test_size_is_a_ratio(int8, twin):
+def test_int8_size_is_ratio_against_budget(int8, twin):
     ratio = twin.entry.size / int8.entry.size
     assert int8_size(int8, twin, budget=ratio * 0.99).ok
     assert int8_size(int8, twin, budget=ratio * 1.01).ok is False
 
 
-def test_engines_are_compared_by_decisions(int8, broken):
+def test_tflite_agreement_compares_decisions(int8, broken):
     assert tflite_agreement(int8, int8, PIXELS).measured == 1.0
     assert tflite_agreement(int8, broken, PIXELS).ok is False
 
 
-def test_features_are_compared_by_what_the_cloud_makes_of_them(int8, twin, tail, folder):
+def test_cloud_agreement_with_reordered_features_fails(int8, twin, tail, folder):
     assert cloud_agreement(int8, twin, tail, PIXELS).ok
     torch.manual_seed(0)
     end = trained().end
@@ -121,14 +121,14 @@ def test_features_are_compared_by_what_the_cloud_makes_of_them(int8, twin, tail,
     assert "the cloud half decides as on the float twin's" in gate.sentence
 
 
-def test_a_shifted_feature_scale_is_seen(twin, tail, folder):
+def test_cloud_agreement_with_wrong_feature_scale_fails(twin, tail, folder):
     shifted = export_end_onnx(
         trained().end, CALIBRATION, folder / "shifted.onnx", arch="x86_64", feature_scale=4.0
     )
     assert cloud_agreement(shifted, twin, tail, PIXELS).ok is False
 
 
-def test_toss_ups_count_for_nothing(int8):
+def test_agreement_leaves_borderline_photos_out(int8):
     """An engine that is torn everywhere agrees with its neighbour only by chance."""
 
     class Fixed:
@@ -148,7 +148,7 @@ def test_toss_ups_count_for_nothing(int8):
     assert "0.0% of 1 photos, each a toss-up" in nothing.sentence
 
 
-def test_a_missing_runtime_is_not_checked(int8):
+def test_tflite_loads_without_runtime_is_not_checked(int8):
     (gate,) = tflite_loads(int8, {"FutureLite": "no_such_runtime.interpreter"})
     assert gate.ok is None
     assert gate.measured is None
@@ -156,7 +156,7 @@ def test_a_missing_runtime_is_not_checked(int8):
     require([gate])
 
 
-def test_a_file_that_no_runtime_takes_fails_with_its_reason(int8):
+def test_tflite_loads_of_wrong_file_says_why(int8):
     """An ONNX file is no TFLite file."""
     gates = [g for g in tflite_loads(int8) if g.ok is not None]
     assert gates
@@ -165,7 +165,7 @@ def test_a_file_that_no_runtime_takes_fails_with_its_reason(int8):
         assert "cannot run the file: " in gate.sentence
 
 
-def test_gates_are_kept_as_json():
+def test_gate_to_json_holds_all_fields():
     gate = Gate("x", 0.5, 0.4, False, "x is off")
     assert gate.to_json() == {
         "name": "x",
@@ -176,6 +176,6 @@ def test_gates_are_kept_as_json():
     }
 
 
-def test_more_photos_than_one_batch_keep_their_order(twin):
+def test_photos_beyond_one_batch_keep_order(twin):
     whole = twin(PIXELS)["logits"]
     np.testing.assert_allclose(whole[40:45], twin(PIXELS[40:45])["logits"], atol=1e-5)

@@ -48,7 +48,7 @@ def spoiled(file: Exported) -> Exported:
     return Exported(other, file.entry)
 
 
-def test_full_parity_is_about_float_whatever_is_stored(model):
+def test_full_parity_of_float_weights_passes(model):
     gate = full_parity(model, PIXELS, size=SIZE)
     assert gate.ok
     assert gate.measured < 1e-4
@@ -56,14 +56,14 @@ def test_full_parity_is_about_float_whatever_is_stored(model):
 
 
 @pytest.mark.parametrize("storage", STORAGE)
-def test_the_stored_full_model_passes_and_a_wrong_weight_fails(model, storage, tmp_path):
+def test_stored_full_with_wrong_weight_fails(model, storage, tmp_path):
     full = export_full(model, tmp_path / "full.onnx", size=SIZE, weights=storage)
     assert stored_full(model, full, PIXELS, storage=storage).ok
     assert stored_full(model, spoiled(full), PIXELS, storage="fp16").ok is False
 
 
 @pytest.mark.parametrize("storage", STORAGE)
-def test_the_cloud_half_passes_and_a_wrong_weight_fails(storage, tmp_path):
+def test_tail_parity_with_wrong_weight_fails(storage, tmp_path):
     halves = trained()
     tail = export_tail(halves.cloud, SPEC, tmp_path / "tail.onnx", weights=storage)
     with torch.no_grad():
@@ -73,7 +73,7 @@ def test_the_cloud_half_passes_and_a_wrong_weight_fails(storage, tmp_path):
     assert tail_parity(halves, spoiled(tail), features, storage="fp16").ok is False
 
 
-def test_the_cloud_half_with_another_feature_scale_fails(tmp_path):
+def test_tail_parity_with_wrong_feature_scale_fails(tmp_path):
     halves = trained()
     other = TensorSpec("features", (CHANNELS, 8, 8), "NCHW", "int8", 0.5, 0)
     tail = export_tail(halves.cloud, other, tmp_path / "tail.onnx")
@@ -81,14 +81,14 @@ def test_the_cloud_half_with_another_feature_scale_fails(tmp_path):
     assert tail_parity(halves, tail, features, storage="int8").ok is False
 
 
-def test_the_float_twin_passes_and_a_wrong_weight_fails(tmp_path):
+def test_end_parity_with_wrong_weight_fails(tmp_path):
     halves = trained()
     twin = export_end_float(halves.end, tmp_path / "twin.onnx", size=SIZE)
     assert end_parity(halves, twin, PIXELS).ok
     assert end_parity(halves, spoiled(twin), PIXELS).ok is False
 
 
-def test_split_parity_sees_a_lost_layer(model):
+def test_split_parity_with_lost_layer_fails(model):
     halves = trained()
     normalize, trunk, tail = halves.end.normalize, halves.end.trunk, halves.cloud.tail
     inputs = batch(PIXELS).numpy()

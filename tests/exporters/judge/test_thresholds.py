@@ -37,18 +37,18 @@ def device_and_cloud(n: int = 400, seed: int = 0, temperature: float = 1.0):
     ("successes", "n", "low", "high"),
     [(0, 10, 0.0, 0.2775), (10, 10, 0.7225, 1.0), (81, 263, 0.2553, 0.3662)],
 )
-def test_wilson_gives_published_values(successes, n, low, high):
+def test_wilson_equals_published_values(successes, n, low, high):
     """81 of 263: Newcombe (1998), method 3; 0 and 10 of 10 by the closed form n / (n + z^2)."""
     assert wilson(successes, n) == pytest.approx((low, high), abs=2e-4)
 
 
-def test_wilson_of_nothing_knows_nothing():
+def test_wilson_of_no_samples_is_zero_to_one():
     assert wilson(0, 0) == (0.0, 1.0)
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.integers(1, 500), st.data())
-def test_wilson_holds_the_share(n, data):
+def test_wilson_interval_contains_share(n, data):
     successes = data.draw(st.integers(0, n))
     low, high = wilson(successes, n)
     share = successes / n
@@ -57,7 +57,7 @@ def test_wilson_holds_the_share(n, data):
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
-def test_temperature_is_recovered(temperature):
+def test_fit_temperature_recovers_known_value(temperature):
     logits, _, labels, _ = device_and_cloud(4000, temperature=temperature)
     found = fit_temperature(logits, labels)
     assert found == pytest.approx(temperature, rel=0.12)
@@ -66,7 +66,7 @@ def test_temperature_is_recovered(temperature):
         assert best <= negative_log_likelihood(logits, labels, found * factor)
 
 
-def test_sweep_is_bounded_and_spans_all_shares():
+def test_sweep_of_many_samples_spans_all_shares():
     device, cloud, labels, sizes = device_and_cloud()
     curve = sweep(device, cloud, labels, sizes, 1.0)
     assert 50 <= len(curve) <= 101
@@ -81,13 +81,13 @@ def test_sweep_is_bounded_and_spans_all_shares():
     assert curve[-1].accuracy == pytest.approx((device.argmax(1) == labels).mean())
 
 
-def test_sweep_of_few_samples_counts_each():
+def test_sweep_of_few_samples_has_point_per_sample():
     device, cloud, labels, sizes = device_and_cloud(4)
     curve = sweep(device, cloud, labels, sizes, 1.0)
     assert [p.device_share for p in curve] == [0.0, 0.25, 0.5, 0.75, 1.0]
 
 
-def test_sweep_of_one_entropy_sends_all_or_nothing():
+def test_sweep_of_equal_entropies_has_two_points():
     logits = np.tile([[3.0, 0.0, 0.0]], (6, 1))
     labels = np.zeros(6, np.int64)
     curve = sweep(logits, logits, labels, np.full(6, 100), 1.0)
@@ -105,16 +105,16 @@ CURVE = curve_of((0.0, 0.90), (0.3, 0.92), (0.6, 0.90), (0.7, 0.896), (0.8, 0.89
     ("budget", "max_share", "share"),
     [(0.0, 1.0, 0.6), (0.005, 1.0, 0.7), (0.01, 1.0, 0.8), (1.0, 1.0, 1.0), (1.0, 0.75, 0.7)],
 )
-def test_the_largest_share_within_the_budget_is_chosen(budget, max_share, share):
+def test_choose_within_budget_takes_largest_share(budget, max_share, share):
     assert choose(CURVE, 0.90, budget=budget, max_share=max_share).device_share == share
 
 
-def test_without_a_good_point_the_most_accurate_is_chosen():
+def test_choose_without_good_point_takes_most_accurate():
     curve = curve_of((0.2, 0.80), (0.5, 0.85), (1.0, 0.82))
     assert choose(curve, 0.95, budget=0.0).device_share == 0.5
 
 
-def test_fit_keeps_its_promise_on_its_own_split():
+def test_fitted_rule_reaches_its_curve_point():
     device, cloud, labels, sizes = device_and_cloud(800)
     fitted = fit_exit(device, cloud, labels, sizes, budget=0.005)
     decisions = [fitted.rule.decide(row) for row in device]
@@ -129,7 +129,7 @@ def test_fit_keeps_its_promise_on_its_own_split():
     assert threshold_for_offload(fitted.curve, 0.3) in [p.threshold for p in fitted.curve]
 
 
-def test_empty_and_uneven_splits_are_sentences():
+def test_empty_or_uneven_calibration_is_refused():
     device, cloud, labels, sizes = device_and_cloud(8)
     with pytest.raises(ExportError, match="calibration split is empty"):
         fit_exit(device[:0], cloud[:0], labels[:0], sizes[:0])

@@ -41,7 +41,7 @@ def outcome(n: int = 40) -> Outcome:
     )
 
 
-def test_figures_of_a_known_outcome():
+def test_figures_of_known_outcome_are_exact():
     figures = outcome().figures(RULE)
     assert figures["device_share"]["value"] == 0.5
     assert figures["accuracy"]["device"]["value"] == 0.5
@@ -51,19 +51,19 @@ def test_figures_of_a_known_outcome():
     assert figures["jpeg_ratio"] == 15
 
 
-def test_nothing_sent_has_no_bytes():
+def test_figures_without_messages_have_no_bytes():
     figures = outcome().figures(ExitRule(1.0))
     assert figures["device_share"]["value"] == 1.0
     assert figures["bytes_per_offloaded"] is None
     assert figures["jpeg_ratio"] is None
 
 
-def test_share_has_a_wilson_interval():
+def test_share_has_wilson_interval():
     low, high = Share(95, 100).interval
     assert (round(low, 3), round(high, 3)) == (0.888, 0.978)
 
 
-def test_outcome_survives_the_disk(tmp_path):
+def test_outcome_saved_and_loaded_is_equal(tmp_path):
     made = outcome()
     made.save(tmp_path / "o.npz")
     again = Outcome.load(tmp_path / "o.npz")
@@ -71,7 +71,7 @@ def test_outcome_survives_the_disk(tmp_path):
     assert again.figures(RULE) == made.figures(RULE)
 
 
-def test_message_size_is_the_size_on_the_wire():
+def test_message_size_equals_encoded_length():
     spec = TensorSpec("features", (2, 3, 3), "NCHW", "int8")
     features = np.zeros((2, 2, 3, 3), np.int8)
     features[1] = np.random.default_rng(0).integers(-90, 90, (2, 3, 3))
