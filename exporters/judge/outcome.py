@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_kit.exits import ExitRule, normalized_entropy, softmax
+from edge_kit.intervals import wilson
 from edge_kit.tensors import TensorSpec
 from edge_kit.wire import FeatureHeader, FeatureMessage
 from exporters.engines.exported import Exported
-from exporters.judge.thresholds import wilson
 
 __all__ = ["Outcome", "Share", "measure", "message_size"]
 

@@ -25,7 +25,6 @@ __all__ = [
     "fit_temperature",
     "negative_log_likelihood",
     "sweep",
-    "wilson",
 ]
 
 TEMPERATURES = (0.05, 20.0)
@@ -52,23 +51,6 @@ class Fitted:
     device_accuracy: float
     cloud_accuracy: float
     samples: int
-
-
-def wilson(successes: int, n: int, z: float = 1.96) -> tuple[float, float]:
-    """Return the Wilson score interval of a share (Wilson, 1927); (0, 1) for no samples.
-
-    Args:
-        successes: How many of `n`.
-        n: Number of samples.
-        z: Normal quantile; 1.96 gives 95 %.
-    """
-    if n == 0:
-        return 0.0, 1.0
-    p = successes / n
-    denominator = 1 + z * z / n
-    centre = (p + z * z / (2 * n)) / denominator
-    half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / denominator
-    return max(0.0, centre - half), min(1.0, centre + half)
 
 
 def negative_log_likelihood(

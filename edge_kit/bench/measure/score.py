@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from edge_kit.intervals import wilson
+
 __all__ = ["LabelledSet", "Score"]
 
 
@@ -28,13 +30,8 @@ class Score:
     @classmethod
     def of(cls, right: int, total: int) -> Score:
         """Count."""
-        z, share = 1.959964, right / total
-        middle = (share + z * z / (2 * total)) / (1 + z * z / total)
-        spread = share * (1 - share) / total + z * z / (4 * total * total)
-        half = z * spread**0.5 / (1 + z * z / total)
-        return cls(
-            right, total, round(max(0.0, middle - half), 4), round(min(1.0, middle + half), 4)
-        )
+        low, high = wilson(right, total)
+        return cls(right, total, round(low, 4), round(high, 4))
 
     @property
     def share(self) -> float:
