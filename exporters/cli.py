@@ -227,7 +227,7 @@ def calibrate(
             engine=engine,
             budget=accuracy_budget,
             max_share=max_device_share,
-            tick=lambda done, whole: console.progress("photos", done, whole),
+            tick=lambda done, total: console.step("photos", done, total),
         )
     if as_json:
         click.echo(json.dumps(result.to_json()))
@@ -251,10 +251,10 @@ def _need_torch() -> None:
 
 def _list_cuts(config: ExportConfig, as_json: bool) -> None:
     from exporters.graph.cuts import choose, find_cuts
-    from exporters.graph.plan import SORTING_CHANNELS, load_source
+    from exporters.graph.plan import SORTING_CHANNELS, load_classifier
     from exporters.graph.trace import trace
 
-    source = load_source(config, LISTED_CLASSES)
+    source = load_classifier(config, LISTED_CLASSES)
     traced = trace(source.module, (3, source.rule.height, source.rule.width))
     cuts = find_cuts(traced)
     channels = config.channels or SORTING_CHANNELS

@@ -12,7 +12,7 @@ __all__ = ["Console"]
 
 
 class Console:
-    """A `Watch` that writes to a stream; a context manager that closes its last bar.
+    """A `Progress` that writes to a stream; a context manager that closes its last bar.
 
     Args:
         stream: Where to; stderr when left out.
@@ -35,25 +35,25 @@ class Console:
     ) -> None:
         self._end()
 
-    def progress(self, stage: str, done: int, whole: int) -> None:
+    def step(self, stage: str, done: int, total: int) -> None:
         """Move the stage's bar; without a terminal do nothing."""
-        if not self._stream.isatty() or whole < 1:
+        if not self._stream.isatty() or total < 1:
             return
         if stage != self._stage or done < self._shown:
             self._end()
             self._stage, self._shown = stage, 0
             self._bar = click.progressbar(
-                length=whole,
+                length=total,
                 label=f"{stage:>12}",
                 file=self._stream,
                 show_pos=True,
-                update_min_steps=max(1, whole // 200),
+                update_min_steps=max(1, total // 200),
             )
             self._bar.__enter__()
         if self._bar is not None:
             self._bar.update(done - self._shown)
             self._shown = done
-        if done >= whole:
+        if done >= total:
             self._end()
             self._stage, self._shown = stage, done
 

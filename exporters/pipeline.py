@@ -23,14 +23,14 @@ from exporters.config import ExportConfig
 from exporters.data.bundle_photos import encode_reference
 from exporters.data.photos import PhotoSet, check_photos, find_photos, load_pixels, spread, without
 from exporters.engines.exported import Exported
-from exporters.graph.plan import Plan, Source, check_classes, load_source, make_plan
+from exporters.graph.plan import Classifier, SplitPlan, check_classes, load_classifier, make_plan
 from exporters.judge.gates import require
 from exporters.judge.outcome import Outcome, measure
 from exporters.judge.thresholds import fit_exit
 from exporters.judge.verify import verify
-from exporters.progress import Silent, Watch
+from exporters.progress import Progress, SilentProgress
 from exporters.report.findings import Findings
-from exporters.report.report import Report, render
+from exporters.report.report import ExportReport, render
 from exporters.stages.building import EngineFiles, build_engines, feature_spec
 from exporters.stages.learning import cache_features, learn_halves, learn_tail, training_config
 from exporters.stages.stage import Stage, Workspace
@@ -84,7 +84,7 @@ class ExportResult:
         return HybridAnswers(labels, exits)
 
 
-def export(config: ExportConfig, watch: Watch | None = None) -> ExportResult:
+def export(config: ExportConfig, progress: Progress | None = None) -> ExportResult:
     """Make a bundle.
 
     Features are computed in spawned processes, which import the calling script: call this under
@@ -92,31 +92,33 @@ def export(config: ExportConfig, watch: Watch | None = None) -> ExportResult:
 
     Args:
         config: What to export, from what, into where.
-        watch: Told what happens.
+        progress: Told what happens.
 
     Raises:
         UsageError: A name or value that makes no sense.
         ExportError: The model or the photos cannot be exported.
         GateError: A figure misses its budget; the report in the work folder shows all of them.
     """
-    watch = watch or Silent()
+    progress = progress or SilentProgress()
     check_target(config.out)
-    work = Workspace(config.work, watch)
-    photos, found = _photos(config, work, watch)
-    source, tuned = _source(config, photos, work, watch)
-    plan = _plan(config, source, watch)
+    work = Workspace(config.work, progress)
+    photos, found = _photos(config, work, progress)
+    classifier, tuned = _source(config, photos, work, progress)
+    plan = _plan(config, classifier, progress)
     check_classes(plan.traced, photos.classes)
-    cache, features = cache_features("features", config, plan, photos, work, watch)
+    cache, features = cache_features("features", config, plan, photos, work, progress)
     training = training_config(config, plan)
     classes = len(photos.classes)
-    halves, trained = learn_halves(plan, cache, classes, training, work, watch, [*tuned, features])
-    pixels = _pixels(plan, photos, work, watch, found)
+    halves, trained = learn_halves(
+        plan, cache, classes, training, work, progress, [*tuned, features]
+    )
+    pixels = _pixels(plan, photos, work, progress, found)
     files = build_engines(
         config, plan, halves, pixels.arrays["validation"], work, trained, pixels.stage
     )
     spec = feature_spec(plan, training.channels, halves.end.feature_scale)
-    calibration = _outcome("validation", files, pixels, photos, spec, work, watch)
-    _warn_of_strangers(calibration, classes, watch)
+    calibration = _outcome("validation", files, pixels, photos, spec, work, progress)
+    _warn_of_strangers(calibration, classes, progress)
     fitted = fit_exit(
         calibration.device,
         calibration.cloud,
@@ -125,15 +127,15 @@ def export(config: ExportConfig, watch: Watch | None = None) -> ExportResult:
         budget=config.accuracy_budget,
         max_share=config.max_device_share,
     )
-    test = _outcome("test", files, pixels, photos, spec, work, watch)
-    watch.say("gates")
+    test = _outcome("test", files, pixels, photos, spec, work, progress)
+    progress.say("gates")
     gates = verify(plan, halves, files, pixels.arrays["validation"], calibration.labels, config)
     found_out = Findings(config, plan, photos, fitted, calibration, test, gates, files)
     page = _report(found_out, pixels, work)
-    watch.say(f"report: {page}")
+    progress.say(f"report: {page}")
     require(gates)
     bundle = _write(found_out, spec, pixels, page)
-    watch.say(f"bundle: {bundle.root}")
+    progress.say(f"bundle: {bundle.root}")
     return ExportResult(
         bundle, bundle.root / REPORT, bundle.manifest.figures, files.primary, files.tail
     )
@@ -148,59 +150,61 @@ class Pixels:
     stage: Stage
 
 
-def _photos(config: ExportConfig, work: Workspace, watch: Watch) -> tuple[PhotoSet, Stage]:
+def _photos(config: ExportConfig, work: Workspace, progress: Progress) -> tuple[PhotoSet, Stage]:
     found = find_photos(config.data)
 
     def make(folder: Path) -> None:
-        checked = check_photos(found, lambda d, w: watch.progress("photos", d, w))
+        checked = check_photos(found, lambda d, t: progress.step("photos", d, t))
         (folder / "unreadable.json").write_text(json.dumps(checked.unreadable), encoding="utf-8")
 
     stage = work.run("photos", {"found": found.fingerprint()}, make)
     unreadable = json.loads((stage.folder / "unreadable.json").read_text(encoding="utf-8"))
     if unreadable:
-        watch.say(
+        progress.say(
             f"skipped {len(unreadable)} photos that cannot be read, the first is {unreadable[0]}"
         )
     return without(found, unreadable), stage
 
 
 def _source(
-    config: ExportConfig, photos: PhotoSet, work: Workspace, watch: Watch
-) -> tuple[Source, list[Stage]]:
+    config: ExportConfig, photos: PhotoSet, work: Workspace, progress: Progress
+) -> tuple[Classifier, list[Stage]]:
     """Load the user's classifier, or make one by fine-tuning the end of a backbone."""
-    watch.say("load")
-    source = load_source(config, len(photos.classes))
-    if source.fresh is None:
-        return source, []
-    plan = make_plan(config, source, config.tune_from, min(config.budget, TUNING_BUDGET))
-    watch.say(f"fine-tune what follows {plan.cut.name}")
-    cache, before = cache_features("tuning", config, plan, photos, work, watch)
-    stage = learn_tail(plan, cache, training_config(config, plan), work, watch, before)
-    return replace(source, fresh=None, tuned=True), [stage]
+    progress.say("load")
+    classifier = load_classifier(config, len(photos.classes))
+    if classifier.fresh is None:
+        return classifier, []
+    plan = make_plan(config, classifier, config.tune_from, min(config.budget, TUNING_BUDGET))
+    progress.say(f"fine-tune what follows {plan.cut.name}")
+    cache, before = cache_features("tuning", config, plan, photos, work, progress)
+    stage = learn_tail(plan, cache, training_config(config, plan), work, progress, before)
+    return replace(classifier, fresh=None, tuned=True), [stage]
 
 
-def _plan(config: ExportConfig, source: Source, watch: Watch) -> Plan:
-    watch.say("trace, cut")
-    plan = make_plan(config, source, config.cut, config.budget)
+def _plan(config: ExportConfig, classifier: Classifier, progress: Progress) -> SplitPlan:
+    progress.say("trace, cut")
+    plan = make_plan(config, classifier, config.cut, config.budget)
     shape = " x ".join(str(s) for s in plan.cut.shape)
-    watch.say(f"cut after {plan.cut.name}: {shape}, {plan.cut.macs_share:.0%} of the model")
+    progress.say(f"cut after {plan.cut.name}: {shape}, {plan.cut.macs_share:.0%} of the model")
     return plan
 
 
-def _pixels(plan: Plan, photos: PhotoSet, work: Workspace, watch: Watch, found: Stage) -> Pixels:
+def _pixels(
+    plan: SplitPlan, photos: PhotoSet, work: Workspace, progress: Progress, found: Stage
+) -> Pixels:
     """Decode the calibration and the test split once."""
-    preprocessor = Preprocessor(plan.source.rule)
+    preprocessor = Preprocessor(plan.classifier.rule)
 
     def make(folder: Path) -> None:
         for split in ("validation", "test"):
             chosen = photos.splits[split]
             pixels, jpeg_bytes = load_pixels(
-                photos, chosen, preprocessor, lambda d, w: watch.progress("pixels", d, w)
+                photos, chosen, preprocessor, lambda d, t: progress.step("pixels", d, t)
             )
             np.save(folder / f"{split}.npy", pixels)
             np.save(folder / f"{split}-jpeg.npy", jpeg_bytes)
 
-    inputs = {"rule": plan.source.rule.to_json(), "jpeg_quality": QUALITY}
+    inputs = {"rule": plan.classifier.rule.to_json(), "jpeg_quality": QUALITY}
     folder = (stage := work.run("pixels", inputs, make, after=[found])).folder
     arrays = {s: np.load(folder / f"{s}.npy", mmap_mode="r") for s in ("validation", "test")}
     sizes = {s: np.load(folder / f"{s}-jpeg.npy") for s in ("validation", "test")}
@@ -214,7 +218,7 @@ def _outcome(
     photos: PhotoSet,
     spec: TensorSpec,
     work: Workspace,
-    watch: Watch,
+    progress: Progress,
 ) -> Outcome:
     def make(folder: Path) -> None:
         measured = measure(
@@ -225,7 +229,7 @@ def _outcome(
             photos.labels(split),
             pixels.jpeg_bytes[split],
             spec,
-            lambda d, w: watch.progress(split, d, w),
+            lambda d, t: progress.step(split, d, t),
         )
         measured.save(folder / "outcome.npz")
 
@@ -233,11 +237,11 @@ def _outcome(
     return Outcome.load(stage.folder / "outcome.npz")
 
 
-def _warn_of_strangers(calibration: Outcome, classes: int, watch: Watch) -> None:
+def _warn_of_strangers(calibration: Outcome, classes: int, progress: Progress) -> None:
     """Tell when the whole model hardly knows the photos: nothing behind it can be better."""
     right = calibration.share(calibration.full.argmax(1)).value
     if right < min(0.5, 2 / classes):
-        watch.say(
+        progress.say(
             f"warning: the whole model is right on only {right:.0%} of the calibration photos; "
             "check that the class folders sort in its order, and --mean, --std and --resize"
         )
@@ -246,7 +250,7 @@ def _warn_of_strangers(calibration: Outcome, classes: int, watch: Watch) -> None
 def _report(found: Findings, pixels: Pixels, work: Workspace) -> Path:
     primary = found.files.primary.entry
     page = render(
-        Report(
+        ExportReport(
             title=found.config.title,
             classes=found.photos.classes,
             rule=found.fitted.rule,
@@ -268,7 +272,7 @@ def _report(found: Findings, pixels: Pixels, work: Workspace) -> Path:
 
 def _write(found: Findings, spec: TensorSpec, pixels: Pixels, page: Path) -> Bundle:
     cut = found.plan.cut
-    calibration, rule = pixels.arrays["validation"], found.plan.source.rule
+    calibration, rule = pixels.arrays["validation"], found.plan.classifier.rule
     return write_bundle(
         found.config.out,
         name=found.config.title,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Protocol
 
-__all__ = ["Silent", "Watch"]
+__all__ = ["Progress", "SilentProgress"]
 
 
-class Watch(Protocol):
+class Progress(Protocol):
     """Someone who follows an export."""
 
-    def progress(self, stage: str, done: int, whole: int) -> None:
-        """Hear that `done` of `whole` steps of a stage are finished."""
+    def step(self, stage: str, done: int, total: int) -> None:
+        """Hear that `done` of `total` steps of a stage are finished."""
         ...
 
     def say(self, text: str) -> None:
@@ -19,7 +19,7 @@ class Watch(Protocol):
         ...
 
 
-class Silent:
+class SilentProgress:
     """Nobody watches; the lines are kept.
 
     Attributes:
@@ -29,7 +29,7 @@ class Silent:
     def __init__(self) -> None:
         self.lines: list[str] = []
 
-    def progress(self, stage: str, done: int, whole: int) -> None:
+    def step(self, stage: str, done: int, total: int) -> None:
         """Ignore it."""
 
     def say(self, text: str) -> None:

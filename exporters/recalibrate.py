@@ -20,7 +20,7 @@ from edge_kit.pixels.preprocess import Preprocessor
 from edge_kit.sources.photo import PHOTO_SUFFIXES, read_photo
 from edge_kit.tensors import to_layout
 from exporters.judge.outcome import message_size
-from exporters.judge.thresholds import Fitted, fit_exit
+from exporters.judge.thresholds import FittedExit, fit_exit
 
 __all__ = ["Recalibration", "recalibrate"]
 
@@ -41,7 +41,7 @@ class Recalibration:
         old_temperature: Temperature before.
     """
 
-    fitted: Fitted
+    fitted: FittedExit
     photos: int
     skipped: int
     engine: str
@@ -73,7 +73,7 @@ def recalibrate(
     engine: str = "auto",
     budget: float = 0.005,
     max_share: float = 1.0,
-    tick: Tick = lambda done, whole: None,
+    tick: Tick = lambda done, total: None,
 ) -> Recalibration:
     """Fit temperature and threshold anew and rewrite the manifest in one step.
 
@@ -165,7 +165,7 @@ def _answer(
     return arrays, skipped
 
 
-def _rewrite(bundle: Bundle, fitted: Fitted) -> None:
+def _rewrite(bundle: Bundle, fitted: FittedExit) -> None:
     manifest = replace(bundle.manifest, exit=fitted.rule, curve=fitted.curve)
     part = bundle.root / (MANIFEST + ".part")
     try:

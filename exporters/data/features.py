@@ -67,7 +67,7 @@ def compute_features(
     task: FeatureTask,
     *,
     processes: int = 1,
-    tick: Callable[[int, int], None] = lambda done, whole: None,
+    tick: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[NDArray[np.float16], ...]:
     """Compute what is missing and return all views, the plain one first, as memory maps.
 
@@ -83,12 +83,12 @@ def compute_features(
     for view in range(task.views + 1):
         _allocate(task, view)
     jobs = list(_missing(task))
-    whole = (task.views + 1) * count
-    done = whole - sum(len(rows) for _, rows in jobs)
-    tick(done, whole)
+    total = (task.views + 1) * count
+    done = total - sum(len(rows) for _, rows in jobs)
+    tick(done, total)
     for finished in _run(task, jobs, processes):
         done += finished
-        tick(done, whole)
+        tick(done, total)
     return tuple(np.load(task.features(v), mmap_mode="r") for v in range(task.views + 1))
 
 

@@ -192,7 +192,7 @@ def _from_classes(root: Path) -> PhotoSet:
     return PhotoSet(root, classes, {s: tuple(p) for s, p in splits.items()}, rule)
 
 
-def check_photos(found: PhotoSet, tick: Tick = lambda done, whole: None) -> PhotoSet:
+def check_photos(found: PhotoSet, tick: Tick = lambda done, total: None) -> PhotoSet:
     """Decode every photo once and leave out those that cannot be read.
 
     Args:
@@ -202,7 +202,7 @@ def check_photos(found: PhotoSet, tick: Tick = lambda done, whole: None) -> Phot
     Raises:
         ExportError: More than 5 % are unreadable, or a class lost its last photo of a split.
     """
-    whole = sum(len(p) for p in found.splits.values())
+    total = sum(len(p) for p in found.splits.values())
     bad: list[str] = []
     done = 0
     for photos in found.splits.values():
@@ -213,11 +213,11 @@ def check_photos(found: PhotoSet, tick: Tick = lambda done, whole: None) -> Phot
                 _LOG.warning("skipped: %s", error)
                 bad.append(photo.name)
             done += 1
-            tick(done, whole)
-    if len(bad) > UNREADABLE_LIMIT * whole:
+            tick(done, total)
+    if len(bad) > UNREADABLE_LIMIT * total:
         some = ", ".join(bad[:3]) + (" ..." if len(bad) > 3 else "")
         raise ExportError(
-            f"{len(bad)} of {whole} photos cannot be read: {some}",
+            f"{len(bad)} of {total} photos cannot be read: {some}",
             "repair or remove them; up to 5 % are skipped",
         )
     return without(found, bad)
@@ -270,7 +270,7 @@ def load_pixels(
     photos: PhotoSet,
     chosen: Sequence[Photo],
     preprocessor: Preprocessor,
-    tick: Tick = lambda done, whole: None,
+    tick: Tick = lambda done, total: None,
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Decode and resize photos exactly as a device does.
 

@@ -16,14 +16,21 @@ from exporters.graph.halves import Normalize
 from exporters.graph.load import load_model
 from exporters.graph.trace import Traced, trace
 
-__all__ = ["Plan", "Source", "check_classes", "fingerprint", "load_source", "make_plan"]
+__all__ = [
+    "Classifier",
+    "SplitPlan",
+    "check_classes",
+    "fingerprint",
+    "load_classifier",
+    "make_plan",
+]
 
 DEFAULT_SIZE = 224
 SORTING_CHANNELS = 12  # any constant sorts cuts by their number of positions
 
 
 @dataclass(frozen=True)
-class Source:
+class Classifier:
     """A classifier and how it wants its images.
 
     Attributes:
@@ -40,18 +47,18 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SplitPlan:
     """A classifier cut in two.
 
     Attributes:
-        source: Where it comes from.
+        classifier: Where it comes from.
         traced: The whole as a graph.
         cut: The chosen cut.
         trunk: Normalized images to features; shares the whole's weights.
         tail: Features to logits; its own copy.
     """
 
-    source: Source
+    classifier: Classifier
     traced: Traced
     cut: Candidate
     trunk: fx.GraphModule
@@ -60,15 +67,15 @@ class Plan:
     @property
     def normalize(self) -> Normalize:
         """Pixel units to what the trunk takes."""
-        return Normalize(self.source.rule.mean, self.source.rule.std)
+        return Normalize(self.classifier.rule.mean, self.classifier.rule.std)
 
     @property
     def size(self) -> tuple[int, int]:
         """Height and width of the input, pixels."""
-        return self.source.rule.height, self.source.rule.width
+        return self.classifier.rule.height, self.classifier.rule.width
 
 
-def load_source(config: ExportConfig, classes: int) -> Source:
+def load_classifier(config: ExportConfig, classes: int) -> Classifier:
     """Load the user's model, or a pretrained backbone with a fresh classifier.
 
     Args:
@@ -81,30 +88,32 @@ def load_source(config: ExportConfig, classes: int) -> Source:
     if config.backbone is not None:
         backbone = load_backbone(config.backbone, classes, config.size, config.seed)
         rule = config.preprocessing(backbone.size, backbone.mean, backbone.std)
-        return Source(backbone.module, rule, backbone.fresh)
+        return Classifier(backbone.module, rule, backbone.fresh)
     assert config.model is not None  # the config holds one of the two
     module = load_model(config.model, config.weights)
-    return Source(module, config.preprocessing(DEFAULT_SIZE, IMAGENET_MEAN, IMAGENET_STD))
+    return Classifier(module, config.preprocessing(DEFAULT_SIZE, IMAGENET_MEAN, IMAGENET_STD))
 
 
-def make_plan(config: ExportConfig, source: Source, cut_name: str, budget: float) -> Plan:
+def make_plan(
+    config: ExportConfig, classifier: Classifier, cut_name: str, budget: float
+) -> SplitPlan:
     """Trace a classifier, choose the cut and split there.
 
     Args:
         config: See `ExportConfig`.
-        source: The classifier.
+        classifier: The classifier.
         cut_name: A cut's name, or ``auto``.
         budget: Most of the multiply-accumulates that ``auto`` puts before the cut.
 
     Raises:
         UsageError, ExportError: As `trace`, `find_cuts`, `choose` and `split` say.
     """
-    rule = source.rule
-    traced = trace(source.module, (3, rule.height, rule.width))
+    rule = classifier.rule
+    traced = trace(classifier.module, (3, rule.height, rule.width))
     channels = config.channels or SORTING_CHANNELS
     cut = choose(find_cuts(traced), cut_name, budget=budget, channels=channels)
     trunk, tail = split(traced, cut)
-    return Plan(source, traced, cut, trunk, tail)
+    return SplitPlan(classifier, traced, cut, trunk, tail)
 
 
 def check_classes(traced: Traced, names: tuple[str, ...]) -> None:

@@ -18,7 +18,7 @@ from edge_kit.exits import softmax
 from exporters.engines.exported import Exported
 
 __all__ = [
-    "TORN",
+    "BORDERLINE_MARGIN",
     "Gate",
     "cloud_agreement",
     "int8_accuracy",
@@ -30,7 +30,7 @@ __all__ = [
 
 # Where the two largest probabilities are closer than this, a photo hangs between two classes, and
 # the last bit of anything tips it: that says nothing of the engine.
-TORN = 0.1
+BORDERLINE_MARGIN = 0.1
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def int8_agreement(
 ) -> Gate:
     """Measure on how many photos the int8 end model decides like its float twin.
 
-    Photos of which the twin is torn between two classes (`TORN`) are left out: on such a photo
+    Borderline photos (see `BORDERLINE_MARGIN`) are left out: on such a photo
     either answer is as good, and how many there are depends on the classifier, not on its engine.
 
     Args:
@@ -218,7 +218,7 @@ class _Alike:
         if self.decided == 0:
             return f"{self.overall:.1%} of {self.photos} photos, each a toss-up"
         return (
-            f"{self.share:.1%} of the {self.decided} photos that are no toss-up "
+            f"{self.share:.1%} of the {self.decided} photos that are not borderline "
             f"({self.overall:.1%} of all {self.photos})"
         )
 
@@ -226,6 +226,6 @@ class _Alike:
 def _compare(given: NDArray[np.float32], expected: NDArray[np.float32]) -> _Alike:
     alike = given.argmax(1) == expected.argmax(1)
     ranked = np.sort(softmax(expected), axis=1)
-    decided = ranked[:, -1] - ranked[:, -2] >= TORN
+    decided = ranked[:, -1] - ranked[:, -2] >= BORDERLINE_MARGIN
     counted = alike[decided] if decided.any() else alike
     return _Alike(float(counted.mean()), int(decided.sum()), float(alike.mean()), len(alike))

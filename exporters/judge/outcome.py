@@ -125,7 +125,7 @@ def measure(
     labels: NDArray[np.int64],
     jpeg_bytes: NDArray[np.int64],
     features: TensorSpec,
-    tick: Callable[[int, int], None] = lambda done, whole: None,
+    tick: Callable[[int, int], None] = lambda done, total: None,
 ) -> Outcome:
     """Run photos through the exported files as device and worker would.
 

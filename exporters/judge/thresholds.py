@@ -19,7 +19,7 @@ from edge_kit.errors import ExportError
 from edge_kit.exits import CurvePoint, ExitRule, normalized_entropy, softmax
 
 __all__ = [
-    "Fitted",
+    "FittedExit",
     "choose",
     "fit_exit",
     "fit_temperature",
@@ -33,7 +33,7 @@ _STEPS = 60
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FittedExit:
     """A fitted exit rule.
 
     Attributes:
@@ -172,7 +172,7 @@ def fit_exit(
     *,
     budget: float = 0.005,
     max_share: float = 1.0,
-) -> Fitted:
+) -> FittedExit:
     """Fit temperature and threshold on the calibration split.
 
     Args:
@@ -193,7 +193,7 @@ def fit_exit(
     curve = sweep(device_logits, cloud_logits, labels, message_bytes, temperature)
     cloud_accuracy = float((cloud_logits.argmax(1) == labels).mean())
     chosen = choose(curve, cloud_accuracy, budget=budget, max_share=max_share)
-    return Fitted(
+    return FittedExit(
         rule=ExitRule(chosen.threshold, temperature),
         curve=curve,
         chosen=chosen,

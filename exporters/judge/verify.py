@@ -13,7 +13,7 @@ from exporters.config import ExportConfig
 from exporters.data.photos import spread
 from exporters.engines.exported import Exported
 from exporters.graph.halves import Halves
-from exporters.graph.plan import Plan
+from exporters.graph.plan import SplitPlan
 from exporters.judge import gates, parity
 from exporters.judge.gates import Gate
 from exporters.judge.tflite_loads import tflite_loads
@@ -28,7 +28,7 @@ SLACK_PHOTOS = 2  # a split so small that one photo is over the budget proves no
 
 
 def verify(
-    plan: Plan,
+    plan: SplitPlan,
     halves: Halves,
     files: EngineFiles,
     pixels: NDArray[np.uint8],

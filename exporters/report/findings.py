@@ -8,10 +8,10 @@ from typing import Any
 
 from exporters.config import ExportConfig
 from exporters.data.photos import PhotoSet
-from exporters.graph.plan import Plan
+from exporters.graph.plan import SplitPlan
 from exporters.judge.gates import Gate
 from exporters.judge.outcome import Outcome
-from exporters.judge.thresholds import Fitted
+from exporters.judge.thresholds import FittedExit
 from exporters.stages.building import EngineFiles
 
 __all__ = ["Findings"]
@@ -33,9 +33,9 @@ class Findings:
     """
 
     config: ExportConfig
-    plan: Plan
+    plan: SplitPlan
     photos: PhotoSet
-    fitted: Fitted
+    fitted: FittedExit
     calibration: Outcome
     test: Outcome
     gates: Sequence[Gate]
@@ -65,7 +65,7 @@ class Findings:
         return {
             "cut": f"{cut.name} {cut.shape}, {cut.macs_share:.1%} of the multiply-accumulates",
             "photos": f"{counts} ({photos.rule}); {len(photos.unreadable)} unreadable",
-            "preprocessing": self.plan.source.rule,
+            "preprocessing": self.plan.classifier.rule,
             "tracer": self.plan.traced.method,
             **given,
         }

@@ -20,14 +20,14 @@ from exporters.judge.outcome import Outcome, Share
 from exporters.report.charts import Line, confusion_matrix, line_chart, reliability_diagram
 from exporters.report.report_page import page, section, table
 
-__all__ = ["Report", "render"]
+__all__ = ["ExportReport", "render"]
 
 DOUBTFUL = 24
 THUMBNAIL = 112
 
 
 @dataclass(frozen=True)
-class Report:
+class ExportReport:
     """What a report tells.
 
     Attributes:
@@ -59,7 +59,7 @@ class Report:
     made: Mapping[str, Any] = field(default_factory=dict)
 
 
-def render(report: Report) -> str:
+def render(report: ExportReport) -> str:
     """Return the report as one self-contained HTML document."""
     return page(
         f"{report.title}: export report",
@@ -81,7 +81,7 @@ def _percent(share: Share) -> str:
     return f"{share.value:.1%} <small>({low:.1%} to {high:.1%})</small>"
 
 
-def _figures(report: Report) -> str:
+def _figures(report: ExportReport) -> str:
     test, rule = report.test, report.rule
     exits = test.exits(rule)
     sent = test.message_bytes[~exits]
@@ -108,7 +108,7 @@ def _figures(report: Report) -> str:
     )
 
 
-def _sweep(report: Report) -> str:
+def _sweep(report: ExportReport) -> str:
     curve = [p for p in report.curve if 0 <= p.threshold <= 1]
     if not curve:
         return ""
@@ -159,7 +159,7 @@ def _round_up(value: float) -> float:
     return max(step, math.ceil(value / step) * step)
 
 
-def _reliability(report: Report) -> str:
+def _reliability(report: ExportReport) -> str:
     p = softmax(report.test.device, report.rule.temperature)
     correct = p.argmax(1) == report.test.labels
     drawing, error = reliability_diagram(p.max(1), correct)
@@ -172,7 +172,7 @@ def _reliability(report: Report) -> str:
     )
 
 
-def _confusion(report: Report) -> str:
+def _confusion(report: ExportReport) -> str:
     decided = report.test.decisions(report.rule)
     return section(
         "Confusion matrix",
@@ -209,7 +209,7 @@ def _sizes(files: Sequence[Exported]) -> str:
     return section("Sizes", "", table(("file", "role", "engine", "bytes"), rows))
 
 
-def _doubtful(report: Report) -> str:
+def _doubtful(report: ExportReport) -> str:
     """Show the test photos with the highest entropies, most doubtful first."""
     entropy = report.test.entropy(report.rule)
     exits = report.test.exits(report.rule)

@@ -23,7 +23,7 @@ from exporters.engines.onnx_export import export_end_float, export_full, export_
 from exporters.engines.onnx_quant import export_end_onnx
 from exporters.engines.tflite_export import export_end_tflite
 from exporters.graph.halves import Halves
-from exporters.graph.plan import Plan
+from exporters.graph.plan import SplitPlan
 from exporters.stages.stage import Stage, Workspace
 
 __all__ = ["EngineFiles", "build_engines", "feature_spec", "full_model"]
@@ -68,20 +68,20 @@ class EngineFiles:
         return (own or onnx or list(self.ends))[0]
 
 
-def feature_spec(plan: Plan, channels: int, scale: float) -> TensorSpec:
+def feature_spec(plan: SplitPlan, channels: int, scale: float) -> TensorSpec:
     """Return what crosses the network at the plan's cut."""
     _, height, width = plan.cut.shape
     return TensorSpec("features", (channels, height, width), "NCHW", "int8", scale, 0)
 
 
-def full_model(plan: Plan) -> nn.Module:
+def full_model(plan: SplitPlan) -> nn.Module:
     """Return the whole model from pixels (0 to 255) to logits."""
     return nn.Sequential(plan.normalize, plan.traced.module).eval()
 
 
 def build_engines(
     config: ExportConfig,
-    plan: Plan,
+    plan: SplitPlan,
     halves: Halves,
     calibration: NDArray[np.uint8],
     workspace: Workspace,

@@ -19,12 +19,12 @@ from exporters.data.features import FeatureTask, compute_features
 from exporters.data.photos import PhotoSet
 from exporters.engines.onnx_export import trace_to_onnx
 from exporters.graph.halves import CloudHalf, EndModel, ExitHead, Halves
-from exporters.graph.plan import Plan, fingerprint
-from exporters.progress import Watch
+from exporters.graph.plan import SplitPlan, fingerprint
+from exporters.progress import Progress
 from exporters.stages.stage import Stage, Workspace
 from exporters.train.training import (
     FeatureCache,
-    TrainingConfig,
+    TrainingRecipe,
     fitting_channels,
     train_halves,
     train_tail,
@@ -35,7 +35,7 @@ __all__ = ["cache_features", "learn_halves", "learn_tail", "training_config"]
 FEATURE_SCALE = 1.0  # the step that training rounds with
 
 
-def training_config(config: ExportConfig, plan: Plan) -> TrainingConfig:
+def training_config(config: ExportConfig, plan: SplitPlan) -> TrainingRecipe:
     """Return how to train, the trainer's own values where the user gave none."""
     given: dict[str, Any] = {
         "epochs": config.epochs,
@@ -44,7 +44,7 @@ def training_config(config: ExportConfig, plan: Plan) -> TrainingConfig:
     }
     given = {name: value for name, value in given.items() if value is not None}
     width, height, columns = plan.cut.shape
-    trained = TrainingConfig(seed=config.seed, **given)
+    trained = TrainingRecipe(seed=config.seed, **given)
     channels = config.channels or fitting_channels(trained.message_bytes, height * columns)
     return replace(trained, channels=min(channels, width))
 
@@ -52,10 +52,10 @@ def training_config(config: ExportConfig, plan: Plan) -> TrainingConfig:
 def cache_features(
     name: str,
     config: ExportConfig,
-    plan: Plan,
+    plan: SplitPlan,
     photos: PhotoSet,
     workspace: Workspace,
-    watch: Watch,
+    progress: Progress,
 ) -> tuple[FeatureCache, Stage]:
     """Compute the trunk's features of the training split, or find them done.
 
@@ -65,15 +65,15 @@ def cache_features(
         plan: The cut model.
         photos: The data set.
         workspace: Where the stages are.
-        watch: Told what happens.
+        progress: Told what happens.
     """
-    rule = plan.source.rule.to_json()
+    rule = plan.classifier.rule.to_json()
     identity = {"model": fingerprint(plan.trunk), "cut": plan.cut.node, "rule": rule}
     trunk = workspace.run(f"{name}-trunk", identity, lambda folder: _write_trunk(plan, folder))
     task = FeatureTask(
         trunk=trunk.folder / "trunk.onnx",
         photos=tuple(photos.path(p) for p in photos.splits["train"]),
-        rule=plan.source.rule,
+        rule=plan.classifier.rule,
         shape=plan.cut.shape,
         folder=workspace.root / name,
         views=config.views,
@@ -84,7 +84,7 @@ def cache_features(
         compute_features(
             task,
             processes=config.workers,
-            tick=lambda done, whole: watch.progress(name, done, whole),
+            tick=lambda done, total: progress.step(name, done, total),
         )
 
     inputs = {"photos": photos.fingerprint("train"), "views": config.views, "seed": config.seed}
@@ -93,44 +93,44 @@ def cache_features(
     return FeatureCache(views, photos.labels("train")), stage
 
 
-def _write_trunk(plan: Plan, folder: Path) -> None:
+def _write_trunk(plan: SplitPlan, folder: Path) -> None:
     trunk = nn.Sequential(plan.normalize, plan.trunk)
     image = torch.zeros(1, 3, *plan.size)
     trace_to_onnx(trunk, image, folder / "trunk.onnx", outputs=("features",))
 
 
 def learn_tail(
-    plan: Plan,
+    plan: SplitPlan,
     cache: FeatureCache,
-    config: TrainingConfig,
+    config: TrainingRecipe,
     workspace: Workspace,
-    watch: Watch,
+    progress: Progress,
     features: Stage,
 ) -> Stage:
     """Train a pretrained tail with its fresh classifier, and put it into the plan's classifier."""
 
     def make(folder: Path) -> None:
         tail = copy.deepcopy(plan.tail).requires_grad_(True)
-        prefix = plan.source.fresh or ""
+        prefix = plan.classifier.fresh or ""
         fresh = [p for name, p in tail.named_parameters() if name.startswith(prefix)]
-        trained = train_tail(tail, fresh, cache, config, watch.progress)
+        trained = train_tail(tail, fresh, cache, config, progress.step)
         _save(trained.state_dict(), folder / "tail.pt")
 
     stage = workspace.run("tail", {"training": asdict(config)}, make, after=[features])
     state = _read(stage.folder / "tail.pt")
     # Tail and whole name their layers alike, so the whole becomes the trained model.
-    plan.source.module.load_state_dict(state, strict=False)
-    plan.source.module.eval().requires_grad_(False)
+    plan.classifier.module.load_state_dict(state, strict=False)
+    plan.classifier.module.eval().requires_grad_(False)
     return stage
 
 
 def learn_halves(
-    plan: Plan,
+    plan: SplitPlan,
     cache: FeatureCache,
     classes: int,
-    config: TrainingConfig,
+    config: TrainingRecipe,
     workspace: Workspace,
-    watch: Watch,
+    progress: Progress,
     before: Sequence[Stage],
 ) -> tuple[Halves, Stage]:
     """Train bottleneck, exit and adapted tail, or load what an earlier run trained."""
@@ -138,13 +138,13 @@ def learn_halves(
     def make(folder: Path) -> None:
         tail = copy.deepcopy(plan.tail).requires_grad_(True)
         trained = train_halves(
-            plan.normalize, plan.trunk, tail, cache, classes, config, watch.progress
+            plan.normalize, plan.trunk, tail, cache, classes, config, progress.step
         )
         parts = {name: part.state_dict() for name, part in _parts(trained).items()}
         _save(parts, folder / "halves.pt")
 
     inputs: dict[str, Any] = {"training": asdict(config), "classes": classes}
-    if not plan.source.tuned:  # else one of the stages before made the tail
+    if not plan.classifier.tuned:  # else one of the stages before made the tail
         inputs["tail"] = fingerprint(plan.tail)
     stage = workspace.run("halves", inputs, make, after=before)
     halves = _fresh_halves(plan, classes, config)
@@ -164,7 +164,7 @@ def _parts(halves: Halves) -> dict[str, nn.Module]:
     }
 
 
-def _fresh_halves(plan: Plan, classes: int, config: TrainingConfig) -> Halves:
+def _fresh_halves(plan: SplitPlan, classes: int, config: TrainingRecipe) -> Halves:
     width, *size = plan.cut.shape
     encode = nn.Conv2d(width, config.channels, 1)
     decode = nn.Conv2d(config.channels, width, 1)

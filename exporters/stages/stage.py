@@ -13,7 +13,7 @@ from typing import Any
 
 import edge_kit
 from edge_kit.errors import ExportError
-from exporters.progress import Watch
+from exporters.progress import Progress
 
 __all__ = ["Stage", "Workspace"]
 
@@ -47,12 +47,12 @@ class Workspace:
 
     Args:
         root: Made when missing.
-        watch: Told which stages run and which are reused.
+        progress: Told which stages run and which are reused.
     """
 
-    def __init__(self, root: Path, watch: Watch) -> None:
+    def __init__(self, root: Path, progress: Progress) -> None:
         self.root = root
-        self._watch = watch
+        self._progress = progress
         self.done: list[Stage] = []
 
     def run(
@@ -77,7 +77,7 @@ class Workspace:
         digest = _digest(name, inputs, after)
         mark = _read_mark(folder)
         if mark.get("digest") == digest and mark.get("done"):
-            self._watch.say(f"{name}: done before, reused")
+            self._progress.say(f"{name}: done before, reused")
             stage = Stage(name, folder, digest, float(mark["seconds"]), True)
         else:
             stage = self._make(name, folder, digest, make, mark.get("digest") == digest)
@@ -87,7 +87,7 @@ class Workspace:
     def _make(
         self, name: str, folder: Path, digest: str, make: Callable[[Path], None], resume: bool
     ) -> Stage:
-        self._watch.say(f"{name}: resumed" if resume else name)
+        self._progress.say(f"{name}: resumed" if resume else name)
         start = time.monotonic()
         try:
             if not resume:

@@ -37,7 +37,7 @@ from exporters.train.allocator import keep_freed_memory
 __all__ = [
     "FeatureCache",
     "Progress",
-    "TrainingConfig",
+    "TrainingRecipe",
     "fitting_channels",
     "train_halves",
     "train_tail",
@@ -54,7 +54,7 @@ _MESSAGE_OVERHEAD = _FRAME_BYTES + 70
 
 
 @dataclass(frozen=True)
-class TrainingConfig:
+class TrainingRecipe:
     """How to train.
 
     Attributes:
@@ -175,7 +175,7 @@ def train_tail(
     tail: nn.Module,
     fresh: Sequence[nn.Parameter],
     cache: FeatureCache,
-    config: TrainingConfig,
+    config: TrainingRecipe,
     progress: Progress,
 ) -> nn.Module:
     """Fine-tune a pretrained tail with a fresh classifier on unbottlenecked features.
@@ -184,7 +184,7 @@ def train_tail(
         tail: (N, C, h, w) to (N, classes); trained in place as the starting point.
         fresh: Parameters that start from nothing and learn faster.
         cache: Training split.
-        config: See `TrainingConfig`.
+        config: See `TrainingRecipe`.
         progress: Told after each step.
 
     Returns:
@@ -206,7 +206,7 @@ def train_halves(
     tail: nn.Module,
     cache: FeatureCache,
     classes: int,
-    config: TrainingConfig,
+    config: TrainingRecipe,
     progress: Progress,
 ) -> Halves:
     """Train encode, decode and exit, and adapt the tail, against the full model and the labels.
@@ -217,7 +217,7 @@ def train_halves(
         tail: The full model's own tail, trained; it is copied, and teaches.
         cache: The trunk's features of the training split.
         classes: Number of classes.
-        config: See `TrainingConfig`.
+        config: See `TrainingRecipe`.
         progress: Told after each step.
 
     Returns:
@@ -261,7 +261,7 @@ def _optimize(
     groups: list[dict[str, Any]],
     loss: Callable[[Tensor, Tensor], Tensor],
     cache: FeatureCache,
-    config: TrainingConfig,
+    config: TrainingRecipe,
     epochs: int,
     progress: Progress,
 ) -> Any:

@@ -19,8 +19,8 @@ def test_progress_bars_do_not_mix_with_lines():
     with Console(terminal) as console:
         console.say("photos")
         for done in range(1, 11):
-            console.progress("photos", done, 10)
-        console.progress("pixels", 3, 8)
+            console.step("photos", done, 10)
+        console.step("pixels", 3, 8)
         console.say("gates")
     text = terminal.getvalue()
     assert "10/10" in text
@@ -34,14 +34,14 @@ def test_restarted_stage_gets_new_bar():
     with Console(terminal) as console:
         for _ in range(2):
             for done in range(1, 4):
-                console.progress("pixels", done, 3)
+                console.step("pixels", done, 3)
     assert terminal.getvalue().count("0/3") == 2
 
 
 def test_pipe_gets_lines_without_bars(capsys):
     with Console() as console:
         console.say("features")
-        console.progress("features", 1, 2)
+        console.step("features", 1, 2)
     out, err = capsys.readouterr()
     assert out == ""
     assert err == "features\n"

@@ -26,7 +26,7 @@ from edge_kit.sources.photo import read_photo  # noqa: E402
 from exporters.cli import calibrate, export  # noqa: E402
 from exporters.config import ExportConfig  # noqa: E402
 from exporters.pipeline import export as run_export  # noqa: E402
-from exporters.progress import Silent  # noqa: E402
+from exporters.progress import SilentProgress  # noqa: E402
 from tests.support import shapes  # noqa: E402
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
@@ -145,15 +145,15 @@ def config_of(folder, **changes) -> ExportConfig:
     return ExportConfig(**(settings | changes))
 
 
-def reused(watch: Silent) -> set[str]:
-    return {line.split(":")[0] for line in watch.lines if line.endswith("reused")}
+def reused(progress: SilentProgress) -> set[str]:
+    return {line.split(":")[0] for line in progress.lines if line.endswith("reused")}
 
 
 def test_second_run_reuses_every_stage(answer, folder):
     before = Bundle.open(folder / "bundle").manifest
-    watch = Silent()
-    result = run_export(config_of(folder, reference_photos=6), watch)
-    assert reused(watch) == STAGES  # the photos that come along are no stage's input
+    progress = SilentProgress()
+    result = run_export(config_of(folder, reference_photos=6), progress)
+    assert reused(progress) == STAGES  # the photos that come along are no stage's input
     labelled = read_reference(result.bundle)
     assert [p.label for p in labelled.photos] == [0, 0, 1, 1, 2, 2]
     assert result.bundle.manifest.engines == before.engines
@@ -169,9 +169,9 @@ def test_second_run_reuses_every_stage(answer, folder):
 
 def test_changed_weight_storage_redoes_cloud_files_only(answer, folder):
     shutil.copytree(folder / "bundle.work", folder / "other.work")
-    watch = Silent()
-    run_export(config_of(folder, out=folder / "other", cloud_weights="fp32"), watch)
-    redone = STAGES - reused(watch)
+    progress = SilentProgress()
+    run_export(config_of(folder, out=folder / "other", cloud_weights="fp32"), progress)
+    redone = STAGES - reused(progress)
     assert redone == {"tail.onnx", "full.onnx", "outcome-validation", "outcome-test"}
 
 
@@ -180,16 +180,16 @@ def test_changed_tail_weights_retrain_halves(answer, folder):
     state = torch.load(folder / "w.pt", weights_only=True)
     state["fc.bias"] = state["fc.bias"] + 0.5
     torch.save(state, folder / "tuned.pt")
-    watch = Silent()
-    run_export(config_of(folder, weights=folder / "tuned.pt", out=folder / "tuned"), watch)
-    assert reused(watch) == {"photos", "features-trunk", "features", "pixels"}
+    progress = SilentProgress()
+    run_export(config_of(folder, weights=folder / "tuned.pt", out=folder / "tuned"), progress)
+    assert reused(progress) == {"photos", "features-trunk", "features", "pixels"}
 
 
 def test_failed_gate_names_figure_and_leaves_report(answer, folder):
     shutil.copytree(folder / "bundle.work", folder / "strict.work")
     config = config_of(folder, out=folder / "strict", size_ratio=50.0)
     with pytest.raises(GateError, match=r"int8 size ratio, ONNX for x86_64 is .* budget is 50"):
-        run_export(config, Silent())
+        run_export(config, SilentProgress())
     assert not (folder / "strict").exists()
     assert "failed" in (folder / "strict.work" / "report.html").read_text()
 

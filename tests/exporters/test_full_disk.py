@@ -14,7 +14,7 @@ from edge_kit.bundle.manifest import Preprocessing  # noqa: E402
 from edge_kit.errors import ExportError  # noqa: E402
 from exporters.data.features import FeatureTask, compute_features  # noqa: E402
 from exporters.engines.onnx_export import trace_to_onnx  # noqa: E402
-from exporters.progress import Silent  # noqa: E402
+from exporters.progress import SilentProgress  # noqa: E402
 from exporters.stages.stage import Workspace  # noqa: E402
 
 pytestmark = pytest.mark.export
@@ -26,7 +26,7 @@ def full(*arguments, **named):
 
 def reason(tmp_path, make) -> str:
     with pytest.raises(ExportError) as caught:
-        Workspace(tmp_path, Silent()).run("work", {}, make)
+        Workspace(tmp_path, SilentProgress()).run("work", {}, make)
     assert "finished stages are kept" in caught.value.hint
     return caught.value.what
 

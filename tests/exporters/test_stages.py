@@ -8,7 +8,7 @@ import json
 import pytest
 
 from edge_kit.errors import ExportError
-from exporters.progress import Silent
+from exporters.progress import SilentProgress
 from exporters.stages.stage import Workspace
 
 
@@ -21,7 +21,7 @@ class Chain:
         self.fail = False
 
     def run(self, first: int, second: int = 0):
-        workspace = Workspace(self.root, Silent())
+        workspace = Workspace(self.root, SilentProgress())
         one = workspace.run("one", {"n": first}, self.one)
         return workspace.run("two", {"n": second}, self.two, after=[one])
 
@@ -80,7 +80,7 @@ def test_full_disk_in_stage_is_named(tmp_path):
     def full(folder):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    workspace = Workspace(tmp_path, Silent())
+    workspace = Workspace(tmp_path, SilentProgress())
     with pytest.raises(ExportError, match=r"stage 'features' cannot work in .*: No space left"):
         workspace.run("features", {}, full)
     assert not workspace.run("features", {}, lambda folder: None).reused
@@ -89,6 +89,6 @@ def test_full_disk_in_stage_is_named(tmp_path):
 def test_reused_stage_is_reported(tmp_path):
     chain = Chain(tmp_path)
     chain.run(1)
-    watch = Silent()
-    Workspace(tmp_path, watch).run("one", {"n": 1}, chain.one)
-    assert watch.lines == ["one: done before, reused"]
+    progress = SilentProgress()
+    Workspace(tmp_path, progress).run("one", {"n": 1}, chain.one)
+    assert progress.lines == ["one: done before, reused"]

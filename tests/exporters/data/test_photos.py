@@ -225,7 +225,7 @@ def test_features_resumed_equal_uninterrupted_run(task):
     broken[[2, 7]] = 0
     broken.flush()
     ticks = []
-    again = compute_features(task, tick=lambda d, w: ticks.append((d, w)))
+    again = compute_features(task, tick=lambda d, t: ticks.append((d, t)))
     assert ticks == [(28, 30), (30, 30)]
     for a, b in zip(whole, again, strict=True):
         assert np.array_equal(a, b)

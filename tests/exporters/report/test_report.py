@@ -18,7 +18,7 @@ from exporters.engines.exported import Exported
 from exporters.judge.gates import Gate
 from exporters.judge.outcome import Outcome, Share, message_size
 from exporters.report.charts import Line, confusion_matrix, line_chart, reliability_diagram
-from exporters.report.report import DOUBTFUL, Report, render
+from exporters.report.report import DOUBTFUL, ExportReport, render
 
 pytestmark = pytest.mark.export
 
@@ -128,7 +128,7 @@ class _Checker(HTMLParser):
             assert self.open.pop() == tag
 
 
-def report(**changes) -> Report:
+def report(**changes) -> ExportReport:
     entry = EngineFile("end/x.onnx", "end", "onnx", "any", "0" * 64, 1234, 0, (), ())
     settings = {
         "title": "toy <model>",
@@ -147,7 +147,7 @@ def report(**changes) -> Report:
         ],
         "made": {"seed": 0},
     }
-    return Report(**(settings | changes))
+    return ExportReport(**(settings | changes))
 
 
 def test_the_page_is_whole_and_needs_no_network():
