@@ -23,4 +23,5 @@ def wilson(successes: int, n: int, z: float = Z_95) -> tuple[float, float]:
     denominator = 1 + z * z / n
     centre = (share + z * z / (2 * n)) / denominator
     half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n)) / denominator
-    return max(0.0, centre - half), min(1.0, centre + half)
+    # Rounding must not leave the share outside: 72 of 72 would end at 0.9999999999999999.
+    return max(0.0, min(share, centre - half)), min(1.0, max(share, centre + half))

@@ -216,7 +216,7 @@ class _Alike:
 
     def __str__(self) -> str:
         if self.decided == 0:
-            return f"{self.overall:.1%} of {self.photos} photos, each a toss-up"
+            return f"{self.overall:.1%} of {self.photos} photos, all borderline"
         return (
             f"{self.share:.1%} of the {self.decided} photos that are not borderline "
             f"({self.overall:.1%} of all {self.photos})"

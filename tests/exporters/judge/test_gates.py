@@ -141,11 +141,11 @@ def test_agreement_leaves_borderline_photos_out(int8):
     torn, sure = [1.0, 1.01, 0.0], [5.0, 0.0, 0.0]
     gate = int8_agreement(Fixed([[1.01, 1.0, 0.0], sure]), Fixed([torn, sure]), PIXELS[:2])
     assert gate.measured == 1.0
-    assert "the 1 photos that are no toss-up (50.0% of all 2)" in gate.sentence
+    assert "the 1 photos that are not borderline (50.0% of all 2)" in gate.sentence
     assert int8_agreement(Fixed([torn, torn]), Fixed([torn, sure]), PIXELS[:2]).measured == 0.0
     nothing = int8_agreement(Fixed([[1.01, 1.0, 0.0]]), Fixed([torn]), PIXELS[:1])
     assert nothing.measured == 0.0
-    assert "0.0% of 1 photos, each a toss-up" in nothing.sentence
+    assert "0.0% of 1 photos, all borderline" in nothing.sentence
 
 
 def test_tflite_loads_without_runtime_is_not_checked(int8):
