@@ -11,14 +11,18 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 CLIENT = "/usr/bin/docker" if Path("/usr/bin/docker").exists() else shutil.which("docker")
 BASE = "debian:bookworm-slim"
+WORKER_IMAGE = "edge-kit-worker"  # the name in compose.yaml
+BROKER_IMAGE = "eclipse-mosquitto:2"
 BASE_CACHE = Path.home() / ".cache/edge-kit/container-base.tar"
 START_TIMEOUT_S = 60.0
+BROKER_STAND_IN = Path(__file__).with_name("mosquitto.Containerfile")
 PATH_ENV = "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -30,6 +34,17 @@ def unavailable() -> str:
         if shutil.which(program) is None:
             return f"{program} is not installed (apt-get install docker.io)"
     return ""
+
+
+def compose_command() -> list[str] | None:
+    """Return how Docker Compose is called here: Docker's plugin, else Debian's own program."""
+    if CLIENT is None:
+        return None
+    plugin = subprocess.run([CLIENT, "compose", "version"], capture_output=True)
+    if plugin.returncode == 0:
+        return [CLIENT, "compose"]
+    program = shutil.which("docker-compose")
+    return [program] if program else None
 
 
 class Dockerd:
@@ -73,45 +88,39 @@ class Dockerd:
     def run(self, *args: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Call the client."""
         assert CLIENT is not None
+        return self.call([CLIENT, *args], check=check)
+
+    def call(
+        self, command: list[str], *, cwd: Path | None = None, check: bool = True
+    ) -> subprocess.CompletedProcess[str]:
+        """Run any program that speaks to this daemon."""
         env = os.environ | {"DOCKER_HOST": self._socket, "DOCKER_BUILDKIT": "1"}
-        done = subprocess.run([CLIENT, *args], env=env, capture_output=True, text=True, timeout=900)
+        done = subprocess.run(
+            command, cwd=cwd, env=env, capture_output=True, text=True, timeout=900
+        )
         if check and done.returncode:
-            raise AssertionError(f"docker {' '.join(args)}: {done.stderr[-4000:]}")
+            raise AssertionError(f"{' '.join(command)}: {done.stderr[-4000:]}")
         return done
 
     def inspect(self, name: str) -> dict[str, Any]:
         return json.loads(self.run("inspect", name).stdout)[0]
 
-    def import_base(self) -> None:
-        """Offer a stand-in for the base image where no registry of images can be asked.
+    def import_images(self) -> None:
+        """Offer stand-ins for the public images where no registry of images can be asked.
 
-        A machine without mmdebstrap pulls the real one.
+        A machine without mmdebstrap pulls the real ones.
         """
         if not BASE_CACHE.exists():
             if shutil.which("mmdebstrap") is None:
                 return
-            BASE_CACHE.parent.mkdir(parents=True, exist_ok=True)
-            part = BASE_CACHE.with_suffix(f".{os.getpid()}.tar")
-            subprocess.run(
-                [
-                    "mmdebstrap",
-                    "--variant=minbase",
-                    "--include=python3,python3-venv,ca-certificates",
-                    "--dpkgopt=force-unsafe-io",
-                    '--aptopt=APT::Install-Recommends "false"',
-                    "bookworm",
-                    str(part),
-                ],
-                check=True,
-                capture_output=True,
-                timeout=900,
-            )
-            part.replace(BASE_CACHE)
+            _bootstrap(BASE_CACHE)
         self.run("import", "-c", PATH_ENV, str(BASE_CACHE), BASE)
+        with tempfile.TemporaryDirectory() as empty:
+            self._build(BROKER_STAND_IN, BROKER_IMAGE, Path(empty))
 
-    def build(self, context: Path, tag: str) -> None:
+    def build_worker(self, context: Path) -> None:
         """Build the worker's image, handing on where this machine's pip finds its authority."""
-        command = ["build", "--network", "host", "-f", f"{context}/Containerfile", "-t", tag]
+        secrets: list[str] = []
         authority = _pip_setting("cert")
         if authority:
             config = self.root / "pip.conf"
@@ -119,9 +128,23 @@ class Dockerd:
             if index := _pip_setting("index-url"):
                 lines.append(f"index-url = {index}")
             config.write_text("\n".join(lines) + "\n")
-            command += ["--secret", f"id=pipconf,src={config}"]
-            command += ["--secret", f"id=ca,src={authority}"]
-        self.run(*command, str(context))
+            secrets += ["--secret", f"id=pipconf,src={config}"]
+            secrets += ["--secret", f"id=ca,src={authority}"]
+        self._build(context / "Containerfile", WORKER_IMAGE, context, *secrets)
+
+    def _build(self, file: Path, tag: str, context: Path, *options: str) -> None:
+        command = ["build", "--network", "host", "-f", str(file), "-t", tag]
+        self.run(*command, *options, str(context))
+
+
+def _bootstrap(tar: Path) -> None:
+    """Write the root of a minimal Debian with Python."""
+    tar.parent.mkdir(parents=True, exist_ok=True)
+    part = tar.with_suffix(f".{os.getpid()}.tar")
+    command = ["mmdebstrap", "--variant=minbase", "--include=python3,python3-venv,ca-certificates"]
+    command += ["--dpkgopt=force-unsafe-io", '--aptopt=APT::Install-Recommends "false"']
+    subprocess.run([*command, "bookworm", str(part)], check=True, capture_output=True, timeout=900)
+    part.replace(tar)
 
 
 def _pip_setting(name: str) -> str:

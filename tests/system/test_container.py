@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +15,7 @@ from edge_kit.bundle import Bundle, pack
 from edge_kit.link import Connected, Delivery, Disconnected, Published, Subscription
 from edge_kit.link.mqtt import BrokerAddress, MqttLink
 from edge_kit.wire import Refusal, ResultMessage, Topics
-from tests.support.dockerd import Dockerd, unavailable
+from tests.support.dockerd import WORKER_IMAGE, Dockerd
 from tests.support.messages import TIMEOUT, message, sample_id
 from tests.support.mosquitto import PROGRAM, free_port
 from tests.support.tiny import make_bundle
@@ -25,37 +23,11 @@ from tests.support.tiny import make_bundle
 pytestmark = [pytest.mark.container, pytest.mark.broker, pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parents[2]
-IMAGE = "edge-kit-worker:test"
 USERS = {"worker": "w-secret", "operator": "o-secret", "cam-1": "c-secret", "cam-2": "d-secret"}
 RUN = [
     "--network", "host", "--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL",
     "--security-opt", "no-new-privileges", "--memory", "512m", "--health-interval", "1s",
 ]  # fmt: skip
-
-
-def fast_directory() -> Path | None:
-    """A directory in memory where there is plenty: a daemon on disk takes two minutes longer."""
-    memory = Path("/dev/shm")
-    if memory.is_dir() and shutil.disk_usage(memory).free > 6 << 30:
-        return Path(tempfile.mkdtemp(prefix="edge-kit-dockerd-", dir=memory))
-    return None
-
-
-@pytest.fixture(scope="module")
-def docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dockerd]:
-    why = unavailable()
-    if why:
-        if os.environ.get("REQUIRE_CONTAINER"):
-            pytest.fail(f"the container must be tested here, but {why}")
-        pytest.skip(f"the container cannot be tested: {why}")
-    daemon = Dockerd(fast_directory() or tmp_path_factory.mktemp("dockerd"))
-    try:
-        daemon.start()
-        daemon.import_base()
-        daemon.build(ROOT, IMAGE)
-        yield daemon
-    finally:
-        daemon.stop()
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +93,7 @@ def running(docker: Dockerd, served: Path, port: int, tmp_path: Path) -> Iterato
         "-e", f"CLOUD_KIT_BROKER=mqtt://worker@127.0.0.1:{port}",
         "-e", "CLOUD_KIT_PASSWORD_FILE=/run/secrets/worker-password",
         "-e", "CLOUD_KIT_THREADS=1",
-        IMAGE,
+        WORKER_IMAGE,
     )  # fmt: skip
     try:
         wait(lambda: '"connected"' in docker.run("logs", name).stdout, docker, name)
@@ -164,12 +136,12 @@ def test_the_image_holds_only_what_a_worker_needs(docker):
         "print([n for n in ('torch','PIL','cv2','pip','setuptools','exporters','boards')"
         " if u.find_spec(n)])"
     )
-    out = docker.run("run", "--rm", *RUN, "--entrypoint", "python3", IMAGE, "-c", probe)
+    out = docker.run("run", "--rm", *RUN, "--entrypoint", "python3", WORKER_IMAGE, "-c", probe)
     assert out.stdout.strip() == "[]"
-    config = docker.inspect(IMAGE)["Config"]
+    config = docker.inspect(WORKER_IMAGE)["Config"]
     assert config["User"].startswith("10001")
     assert config["Healthcheck"]["Test"] == ["CMD", "cloud-kit", "health"]
-    history = docker.run("history", "--no-trunc", IMAGE).stdout
+    history = docker.run("history", "--no-trunc", WORKER_IMAGE).stdout
     assert "secret" not in history.replace("type=secret", "").replace("two secrets", "")
 
 
@@ -228,7 +200,7 @@ def test_a_worker_with_a_wrong_password_says_so_and_ends(docker, bundle, port):
     done = docker.run(
         "run", "--rm", *RUN, "-v", f"{bundle.root}:/bundle:ro",
         "-e", f"CLOUD_KIT_BROKER=mqtt://worker@127.0.0.1:{port}",
-        "-e", "CLOUD_KIT_PASSWORD=wrong", IMAGE, check=False,
+        "-e", "CLOUD_KIT_PASSWORD=wrong", WORKER_IMAGE, check=False,
     )  # fmt: skip
     assert done.returncode == 6
     assert "cloud-kit: error:" in done.stderr
@@ -237,7 +209,7 @@ def test_a_worker_with_a_wrong_password_says_so_and_ends(docker, bundle, port):
 
 def test_an_unhealthy_worker_is_called_so(docker):
     done = docker.run(
-        "run", "--rm", *RUN, "--entrypoint", "cloud-kit", IMAGE, "health", check=False
+        "run", "--rm", *RUN, "--entrypoint", "cloud-kit", WORKER_IMAGE, "health", check=False
     )
     assert done.returncode == 1
     assert "not running" in done.stdout
