@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -12,7 +13,7 @@ from boards.cli import image
 from boards.data.board import BOARDS, board_names, load_board, load_boards, read_board_file
 from edge_kit.errors import ConfigError, UsageError
 
-ROOT = BOARDS.parent
+ROOT = Path(__file__).parents[2]
 NAMES = ("pi3", "pi4", "pi5", "pizero2w", "qemu-virt")
 
 
