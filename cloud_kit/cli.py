@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-import signal
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +19,7 @@ from cloud_kit.worker.settings import Settings, read_password
 from cloud_kit.worker.worker import WorkerSettings
 from edge_kit.errors import EdgeKitError, LinkError
 from edge_kit.host.board import available_cores
+from edge_kit.host.signals import stop_requests
 from edge_kit.link.address import BrokerAddress
 
 __all__ = ["cli", "main"]
@@ -115,7 +114,9 @@ def worker(
         report_s=report_s,
         **({"name": name} if name else {}),
     )
-    if not serve(settings, _print_json if as_json else _print_line):
+    with stop_requests() as stop:
+        finished = serve(settings, _print_json if as_json else _print_line, stop)
+    if not finished:
         raise LinkError(
             f"stopped after {drain_s:g} s with messages unfinished",
             "devices resend them; a longer --drain-s would have finished them",
@@ -170,11 +171,8 @@ def broker(port: int, kind: str, as_json: bool) -> None:
     It has no passwords and keeps nothing. Deployments: see docs/cloud.md.
     """
     _log_to_stderr(False)
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
     say = _print_json if as_json else _print_line
-    with broker_process(port, kind) as running:
+    with stop_requests() as stop, broker_process(port, kind) as running:
         say({"event": "ready", "url": running.url, "port": running.port, "kind": running.kind,
              "pid": running.process.pid})  # fmt: skip
         while not stop.wait(0.5):

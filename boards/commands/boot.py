@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from boards.emulator.answer import Ear, broker, broker_port
 from boards.emulator.boot import Guest, start
 from boards.emulator.machine import MACHINES
 from edge_kit.errors import ImageError
+from edge_kit.host.signals import signals_interrupt
 
 __all__ = ["boot"]
 
@@ -44,6 +44,7 @@ _LOOK_EVERY_S = 1.0
     help="Let this port of 127.0.0.1 lead to the device's SSH.",
 )
 @click.option("--stay", is_flag=True, help="Keep it running until Ctrl-C.")
+@signals_interrupt()
 def boot(
     image: Path,
     machine: str,
@@ -59,8 +60,6 @@ def boot(
     The image stays as it is: the emulator writes to a copy. Its kernel command line is the image's
     own, but for the console.
     """
-    # As Ctrl-C: the emulator ends with us.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     began = time.monotonic()
     with start(image, machine, _report, log=log, ssh=ssh, journal=journal) as guest:
         port = broker_port(guest.settings)

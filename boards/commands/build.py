@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from pathlib import Path
 
 import click
@@ -14,6 +13,7 @@ from boards.image.build import build as build_image
 from boards.image.packages import Mirrors, host_mirrors
 from edge_kit.bundle import Bundle
 from edge_kit.errors import UsageError
+from edge_kit.host.signals import signals_interrupt
 
 __all__ = ["build", "default_cache"]
 
@@ -40,6 +40,7 @@ _PATH = click.Path(path_type=Path)
     "itself uses, with them.",
 )
 @click.option("--cache", type=_PATH, help="Directory that keeps downloads for the next build.")
+@signals_interrupt()
 def build(
     board: str,
     bundle: Path,
@@ -64,8 +65,6 @@ def build(
         cache=(cache or default_cache()).resolve(),
         epoch=_epoch(),
     )
-    # As Ctrl-C: what was begun is removed.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     told = build_image(order, lambda text: click.echo(f"edge-kit: {text}", err=True))
     click.echo(f"{told['sha256']}  {told['image']}")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 
 import click
@@ -11,6 +10,7 @@ from boards.commands.build import default_cache
 from boards.image.build import read_settings
 from boards.image.customize import customize as customize_image
 from edge_kit.bundle import Bundle
+from edge_kit.host.signals import signals_interrupt
 
 __all__ = ["customize"]
 
@@ -32,6 +32,7 @@ _PATH = click.Path(path_type=Path)
     help="Folder to put into the image, at /var/lib/edge-kit/photos.",
 )
 @click.option("--cache", type=_PATH, help="Directory that keeps downloads for the next one.")
+@signals_interrupt()
 def customize(
     image: Path, bundle: Path, config: Path, out: Path, photos: Path | None, cache: Path | None
 ) -> None:
@@ -42,8 +43,6 @@ def customize(
     that partition. Write the image with `edge-kit image flash`: Raspberry Pi Imager's own settings
     would take the first start over.
     """
-    # As Ctrl-C: what was begun is removed.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     digest = customize_image(
         image,
         Bundle.open(bundle),

@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 
 import click
 
@@ -25,6 +23,7 @@ from boards.flash.reading import read_disks
 from boards.flash.source import ImageSource, open_source
 from boards.flash.write import flash as write_and_verify
 from edge_kit.errors import ImageError, UsageError
+from edge_kit.host.signals import signals_interrupt
 
 __all__ = ["flash"]
 
@@ -51,6 +50,7 @@ _PATH = click.Path(path_type=Path)
 @click.option("--yes", is_flag=True, help="Do not ask; needs --serial.")
 @click.option("--serial", help="The device's serial number, which has to match.")
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON object on stdout.")
+@signals_interrupt()
 def flash(
     image: Path | None, device: str | None, map_file: Path | None, no_bmap: bool,
     force_device: str | None, yes: bool, serial: str | None, as_json: bool,
@@ -83,7 +83,7 @@ def flash(
             "run it in a terminal, or with --yes and --serial",
         )
     meter = Meter()
-    with _interruptible(), contextlib.closing(meter):
+    with contextlib.closing(meter):
         if (sums := find_checksum(image)) is not None:
             check_checksum(image, sums, meter)
             meter.close()
@@ -181,21 +181,3 @@ def _tell_interrupted(meter: Meter) -> None:
     state = "was written but not verified" if meter.stage == "verifying" else "is not usable"
     meter.close()
     click.echo(f"interrupted: the card {state}; flash it again", err=True)
-
-
-@contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP do what Ctrl-C does, so that the person is told of the card."""
-
-    def interrupt(_signal: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = {s: signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGHUP)}
-    for number, handler in before.items():
-        if handler is not signal.SIG_IGN:  # as nohup wants
-            signal.signal(number, interrupt)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from boards.onboard.place import place_files
 from boards.onboard.settings import Settings
 from boards.system.namespace import emulate_arm64
 from edge_kit.errors import ImageError
+from edge_kit.host.signals import ignore_interrupt
 
 __all__ = ["FILE_SYSTEMS", "Stage", "main"]
 
@@ -107,8 +107,7 @@ def _say(text: str) -> None:
 def main(arguments: list[str]) -> int:
     """Run the stage that a file tells of; what fails becomes a file too, for the caller."""
     os.umask(0o022)
-    # A terminal interrupts us too; the build that started us ends us, and cleans up.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ignore_interrupt()
     stage = Stage.load(Path(arguments[0]))
     try:
         run(stage)

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import signal
 import sys
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from types import FrameType
-from typing import Any, Self
+from typing import Any
 
 from cloud_kit.worker.health import Heartbeat
 from cloud_kit.worker.models import Models, open_models
 from cloud_kit.worker.settings import Settings
 from cloud_kit.worker.worker import Vitals, Worker
 from edge_kit.errors import ConfigError, LinkError
+from edge_kit.host.signals import StopRequest
 from edge_kit.link import Link, Subscription
 from edge_kit.link.mqtt import MqttLink
 from edge_kit.wire import shared_filter
@@ -39,10 +36,8 @@ def state_topic(worker: str) -> str:
     return f"edgekit/1/workers/{worker}/state"
 
 
-def serve(settings: Settings, report: Report) -> bool:
-    """Work until SIGTERM or SIGINT; return whether everything taken was finished.
-
-    Call it on the main thread, where signals arrive.
+def serve(settings: Settings, report: Report, stop: StopRequest) -> bool:
+    """Work until asked to stop; return whether everything taken was finished.
 
     Raises:
         BundleError, EngineError: A bundle cannot be served.
@@ -52,15 +47,14 @@ def serve(settings: Settings, report: Report) -> bool:
     # An engine that returns wants the interpreter's lock at once; the default lets the network
     # thread keep it for 5 ms, a third of a batch.
     sys.setswitchinterval(SWITCH_S)
-    with _Signals() as signals:
-        models = open_models(settings.bundles, settings.threads)
-        try:
-            return _serve(settings, models, signals, report)
-        finally:
-            models.close()
+    models = open_models(settings.bundles, settings.threads)
+    try:
+        return _serve(settings, models, stop, report)
+    finally:
+        models.close()
 
 
-def _serve(settings: Settings, models: Models, signals: _Signals, report: Report) -> bool:
+def _serve(settings: Settings, models: Models, stop: StopRequest, report: Report) -> bool:
     client_id = settings.new_client_id()
     link = MqttLink(
         settings.broker,
@@ -82,7 +76,7 @@ def _serve(settings: Settings, models: Models, signals: _Signals, report: Report
             **settings.to_json(),
         }
     )
-    signals.forward(worker.stop)
+    stop.on_stop(worker.stop)
     try:
         clean = worker.run()
     finally:
@@ -143,41 +137,3 @@ class _Watch:
     def close(self) -> None:
         if self._heart:
             self._heart.remove()
-
-
-class _Signals:
-    """SIGTERM and SIGINT ask for a clean stop, whenever they come; the second ends the process.
-
-    The first process of a container gets no default action of a signal: what is not handled while
-    bundles load would be ignored.
-    """
-
-    def __init__(self) -> None:
-        self._asked = False
-        self._stop: Callable[[], None] | None = None
-        self._before: dict[int, Any] = {}
-
-    def forward(self, stop: Callable[[], None]) -> None:
-        """Call `stop` on the first signal; at once when it came already."""
-        self._stop = stop
-        if self._asked:
-            stop()
-
-    def _handle(self, number: int, _frame: FrameType | None) -> None:
-        if self._asked:
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
-            os._exit(128 + number)  # a container's first process survives that
-        self._asked = True
-        if self._stop is not None:
-            self._stop()
-
-    def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
-            for kind in (signal.SIGTERM, signal.SIGINT):
-                self._before[kind] = signal.signal(kind, self._handle)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)

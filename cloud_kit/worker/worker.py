@@ -104,7 +104,7 @@ class Worker:
         self._stop = threading.Event()
 
     def stop(self) -> None:
-        """Ask `run` to drain and return; safe from signal handlers and other threads."""
+        """Ask `run` to drain and return; from any thread, but not from a signal handler."""
         self._stop.set()
 
     @property

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from edge_kit.device.config import resolve
 from edge_kit.errors import EdgeKitError, EngineError, UsageError
+from edge_kit.host.signals import signals_interrupt
 
 if TYPE_CHECKING:
     from edge_kit.bench.measure.measurement import Configuration
@@ -104,6 +102,7 @@ def _read_threads(
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 @click.option("--markdown", type=_PATH, metavar="FILE", help="Write a card for an issue.")
 @click.option("--html", type=_PATH, metavar="FILE", help="Write a page with plots.")
+@signals_interrupt()
 def bench(bundle_path: Path, **flags: Any) -> None:
     """Measure how fast, how hot and how right this board runs a bundle.
 
@@ -118,8 +117,7 @@ def bench(bundle_path: Path, **flags: Any) -> None:
     for file in (flags["markdown"], flags["html"]):
         _check_writable(file)
     bundle = Bundle.open(bundle_path)
-    with _term_like_interrupt():
-        report, ended_by = _measure(bundle, flags)
+    report, ended_by = _measure(bundle, flags)
     # What took minutes comes out whatever happens afterwards, and first where it is sure to.
     click.echo(json.dumps(report.to_json()) if flags["as_json"] else table(report))
     for file, make in ((flags["markdown"], card), (flags["html"], page)):
@@ -133,20 +131,6 @@ def bench(bundle_path: Path, **flags: Any) -> None:
     if report.fastest is None:
         reasons = "; ".join(dict.fromkeys(m.error for m in report.measurements))
         raise EngineError(f"nothing could be measured: {reasons}")
-
-
-@contextmanager
-def _term_like_interrupt() -> Iterator[None]:
-    """Let SIGTERM do what Ctrl-C does, so that finished measurements come out all the same."""
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _measure(

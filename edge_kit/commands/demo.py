@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from pathlib import Path
-from types import FrameType
 
 import click
 
 from edge_kit.errors import EdgeKitError, UsageError
+from edge_kit.host.signals import signals_interrupt
 
 __all__ = ["demo"]
 
@@ -36,6 +35,7 @@ _PATH = click.Path(path_type=Path)
 @click.option("--report", type=_PATH, default=Path("demo-report/index.html"), show_default=True,
               help="Where to write the page.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON object on stdout.")
+@signals_interrupt()
 def demo(
     bundle: Path | None, photos: Path | None, fps: float, limit: int | None, engine: str,
     threshold: float | None, report: Path, as_json: bool,
@@ -56,7 +56,6 @@ def demo(
         photos or _asset("photos", "--photos"),
         fps, limit, engine, threshold,
     )  # fmt: skip
-    signal.signal(signal.SIGTERM, _interrupt)
     progress = _Line(sys.stderr.isatty())
     try:
         figures = run_demo(config, progress)
@@ -84,11 +83,6 @@ def _asset(name: str, option: str) -> Path:
             f"this installation lacks the demo's {name}", f"name your own with {option}"
         )
     return path
-
-
-def _interrupt(_signal: int, _frame: FrameType | None) -> None:
-    """Turn SIGTERM into what Ctrl-C does, so that no child outlives us."""
-    raise KeyboardInterrupt
 
 
 class _Line:

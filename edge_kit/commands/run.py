@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import io
 import os
-import signal
 import sys
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from edge_kit.device.config import Config, resolve
 from edge_kit.device.output import JsonLines, LiveLine, PlainLines
 from edge_kit.errors import EdgeKitError, UsageError
-
-if TYPE_CHECKING:
-    from edge_kit.device.service import Service
 
 __all__ = ["run"]
 
@@ -87,12 +81,14 @@ def run(bundle_path: Path | None, config_file: Path | None, **flags: Any) -> Non
         _report(line)
     # Here, so that `edge-kit run --help` needs no engine and no paho.
     from edge_kit.device.service import Service
+    from edge_kit.host.signals import stop_requests
     from edge_kit.host.systemd import Notifier
 
     sink = _sink(config)
     service = Service(config, sink, _report, Notifier(os.environ))
     _report(f"engine {service.engine}, threshold {service.rule.threshold:g}")
-    with _stopped_by_signals(service):
+    with stop_requests() as stop:
+        stop.on_stop(service.stop)
         summary = service.run()
     if not config.json:
         _report(_sentence(summary["run"]))
@@ -118,23 +114,6 @@ def _sink(config: Config) -> JsonLines | LiveLine | PlainLines:
 
 def _report(text: str) -> None:
     click.echo(f"edge-kit: {text}", err=True)
-
-
-@contextmanager
-def _stopped_by_signals(service: Service) -> Iterator[None]:
-    """Let SIGINT and SIGTERM end the run cleanly; a second one ends the process."""
-
-    def handle(number: int, _frame: object) -> None:
-        signal.signal(number, signal.SIG_DFL)
-        # On a thread: the handler interrupts the loop anywhere, even inside a lock of the source.
-        threading.Thread(target=service.stop, name="edge-kit-stop", daemon=True).start()
-
-    before = {n: signal.signal(n, handle) for n in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _sentence(run: Mapping[str, Any]) -> str:

@@ -1,15 +1,7 @@
 from __future__ import annotations
 
 import json
-import os
-import queue
 import re
-import signal
-import subprocess
-import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,81 +10,20 @@ from cloud_kit.broker.launch import broker_process
 from cloud_kit.cli import cli
 from cloud_kit.worker.health import Heartbeat, check
 from cloud_kit.worker.models import open_models
-from cloud_kit.worker.service import serve, state_topic
+from cloud_kit.worker.service import state_topic
 from cloud_kit.worker.settings import PASSWORD, Settings, read_password
 from cloud_kit.worker.worker import Vitals, WorkerSettings
 from edge_kit.errors import ConfigError, LinkError
 from edge_kit.link import Connected, Delivery, Subscription
 from edge_kit.link.mqtt import BrokerAddress, MqttLink
 from edge_kit.wire import Refusal, ResultMessage, Topics
+from tests.support.cloud_command import process, run
 from tests.support.messages import TIMEOUT, fake_tail, message, sample_id
-from tests.support.mosquitto import free_port
 from tests.support.tiny import make_bundle
 
 ROOT = Path(__file__).resolve().parents[2]
-CLI = str(Path(sys.executable).parent / "cloud-kit")
 WELL = Vitals(connected=True, engine_s=0.0, draining=False)
 ADDRESS = BrokerAddress.parse("mqtt://worker@broker.example", password="hidden")
-
-
-def run(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [CLI, *args], capture_output=True, text=True, timeout=TIMEOUT, env=os.environ | env
-    )
-
-
-class Process:
-    """A command whose JSON lines can be waited for."""
-
-    def __init__(self, *args: str, **env: str) -> None:
-        self.events: queue.Queue[dict | None] = queue.Queue()
-        self.process = subprocess.Popen(
-            [CLI, *args],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | env,
-        )
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-
-    def _read(self) -> None:
-        for line in self.process.stdout or ():
-            self.events.put(json.loads(line))
-        self.events.put(None)
-
-    def wait_for(self, kind: str) -> dict:
-        while (event := self.events.get(timeout=TIMEOUT)) is not None:
-            if event["event"] == kind:
-                return event
-        raise AssertionError(f"ended before {kind!r}: {self.process.stderr.read()}")
-
-    def end(self, number: int = signal.SIGTERM) -> int:
-        self.process.send_signal(number)
-        code = self.process.wait(TIMEOUT)
-        self._close()
-        return code
-
-    def _close(self) -> None:
-        self._reader.join(TIMEOUT)
-        self.process.stdout.close()
-        self.process.stderr.close()
-
-    def kill(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait(TIMEOUT)
-        self._close()
-
-
-@contextmanager
-def process(*args: str, **env: str) -> Iterator[Process]:
-    made = Process(*args, **env)
-    try:
-        yield made
-    finally:
-        made.kill()
-
 
 # Settings
 
@@ -296,61 +227,6 @@ def test_a_worker_answers_reports_and_stops(mosquitto, tiny_bundle, tmp_path):
     assert run("health", "--file", str(beat)).returncode == 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_worker_without_a_broker_keeps_trying_and_still_stops(tiny_bundle, number):
-    url = f"mqtt://127.0.0.1:{free_port()}"
-    args = ["--bundle", str(tiny_bundle.root), "--broker", url, "--report-s", "0.1", "--json"]
-    with process("worker", *args) as worker:
-        worker.wait_for("counters")
-        assert worker.end(number) == 0
-
-
-def test_a_signal_while_bundles_load_is_not_lost(monkeypatch, tiny_bundle):
-    """The first process of a container has no default action to fall back to."""
-
-    def load(bundles, threads):
-        os.kill(os.getpid(), signal.SIGTERM)
-        return open_models(bundles, threads)
-
-    monkeypatch.setattr("cloud_kit.worker.service.open_models", load)
-    address = BrokerAddress.parse(f"mqtt://127.0.0.1:{free_port()}")
-    before = signal.getsignal(signal.SIGTERM)
-    events: list[dict] = []
-    assert serve(Settings((tiny_bundle.root,), address), events.append)
-    assert [e["event"] for e in events] == ["starting", "stopped"]
-    assert signal.getsignal(signal.SIGTERM) is before
-
-
-@pytest.mark.broker
-def test_a_second_signal_ends_a_worker_that_drains(mosquitto, tiny_bundle):
-    args = ["--bundle", str(tiny_bundle.root), "--broker", mosquitto.url, "--report-s", "0.1"]
-    args += ["--drain-s", "600", "--batch", "64", "--wait-ms", "60000", "--json"]
-    link = MqttLink(mosquitto.address, "cam-1")
-    topics = Topics("cam-1")
-    with process("worker", *args) as worker:
-        worker.wait_for("connected")
-        link.start()
-        try:
-            assert isinstance(link.events.get(timeout=TIMEOUT), Connected)
-            link.publish(
-                topics.features,
-                message(1, model=tiny_bundle.manifest.wire_id),
-                correlation=sample_id(1),
-                response_topic=topics.results,
-            )
-            while worker.wait_for("counters")["received"] < 1:
-                pass
-            os.kill(mosquitto.pid, signal.SIGSTOP)  # so that the answer is never acknowledged
-            worker.process.send_signal(signal.SIGTERM)
-            while worker.wait_for("counters")["inferred"] < 1:
-                pass
-            assert worker.process.poll() is None
-            assert worker.end() == -signal.SIGTERM
-        finally:
-            os.kill(mosquitto.pid, signal.SIGCONT)
-            link.stop()
-
-
 def test_a_worker_without_a_bundle_says_how_to_name_one():
     done = run("worker")
     assert done.returncode == 2
@@ -440,37 +316,6 @@ def test_a_taken_port_is_named():
         broker_process(broker.port),
     ):
         pass
-
-
-@pytest.mark.broker
-def test_the_broker_command_prints_its_address_and_ends_its_child():
-    with process("broker", "--port", "0", "--json") as broker:
-        ready = broker.wait_for("ready")
-        assert ready["url"] == f"mqtt://127.0.0.1:{ready['port']}"
-        assert broker.end() == 0
-    with pytest.raises(ProcessLookupError):
-        os.kill(ready["pid"], 0)
-
-
-@pytest.mark.broker
-def test_the_broker_ends_even_when_its_command_is_killed():
-    with process("broker", "--port", "0", "--json") as broker:
-        pid = broker.wait_for("ready")["pid"]
-        broker.kill()
-        for _ in range(int(TIMEOUT / 0.05)):
-            if not alive(pid):
-                return
-            threading.Event().wait(0.05)
-    raise AssertionError("the broker outlived its command")
-
-
-def alive(pid: int) -> bool:
-    """Tell whether a process runs; one that ended and waits for its parent does not."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
 
 
 def test_a_kind_that_is_not_installed_is_explained(monkeypatch):
