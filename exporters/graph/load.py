@@ -73,7 +73,7 @@ def _build(module: Any, spec: str, attribute: str) -> Any:
     made: Any = module
     for part in attribute.split("."):
         if not hasattr(made, part):
-            public = [n for n in vars(module) if not n.startswith("_") and callable(made)]
+            public = [n for n, v in vars(module).items() if not n.startswith("_") and callable(v)]
             known = ", ".join(public[:8]) if public else ""
             raise UsageError(
                 f"{module.__name__} has no {attribute!r}",

@@ -1,80 +1,36 @@
-"""Tracing and cutting: every test is a parity test on a tiny model."""
+"""Cuts: where they are, what they cost, and that the halves compose to the whole."""
 
 from __future__ import annotations
-
-import sys
-import zlib
-from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
+
 from torch import nn  # noqa: E402
 
 from edge_kit.errors import ExportError, UsageError  # noqa: E402
-from exporters.graph.cuts import choose, find_cuts, split  # noqa: E402
-from exporters.graph.load import load_model, load_weights  # noqa: E402
-from exporters.graph.trace import trace  # noqa: E402
+from exporters.graph.cuts import Candidate, choose, find_cuts, split  # noqa: E402
+from exporters.graph.trace import Traced, trace  # noqa: E402
+from tests.support.tiny_nets import (  # noqa: E402
+    BLOCK_MACS,
+    BLOCKS,
+    DEEP_MACS,
+    DENSE_MACS,
+    SHAPE,
+    STEM_MACS,
+    Net,
+    Residual,
+    images,
+    net,
+    settle,
+)
 
 pytestmark = pytest.mark.export
-SHAPE = (3, 32, 32)
 
 
-class Block(nn.Module):
-    """Residual, with an expansion inside and an in-place activation."""
-
-    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
-        super().__init__()
-        wide = 4 * inputs
-        self.expand = nn.Sequential(
-            nn.Conv2d(inputs, wide, 1), nn.BatchNorm2d(wide), nn.ReLU6(True)
-        )
-        self.mix = nn.Conv2d(wide, wide, 3, stride, 1, groups=wide)
-        self.project = nn.Sequential(nn.Conv2d(wide, outputs, 1), nn.BatchNorm2d(outputs))
-        self.skip = stride == 1 and inputs == outputs
-
-    def forward(self, x):
-        y = self.project(torch.relu(self.mix(self.expand(x))))
-        return x + y if self.skip else y
-
-
-class Net(nn.Module):
-    def __init__(self, classes: int = 4) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(3, 8, 3, 2, 1)
-        self.blocks = nn.ModuleList([Block(8, 8, 1), Block(8, 12, 2), Block(12, 12, 1)])
-        self.fc = nn.Linear(12, classes)
-
-    def forward(self, x):
-        n = x.size(0)
-        x = self.stem(x)
-        for block in self.blocks:
-            x = block(x)
-        return self.fc(nn.functional.adaptive_avg_pool2d(x, 1).view(n, -1))
-
-
-class ShapeSteered(Net):
-    def forward(self, x):
-        if x.shape[2] > 16:
-            x = x * 0.5
-        return super().forward(x)
-
-
-class ValueSteered(Net):
-    def forward(self, x):
-        if x.sum() > 0:  # the line that the message must show
-            x = -x
-        return super().forward(x)
-
-
-class Optional(Net):
-    def forward(self, x, mask=None):
-        return super().forward(x if mask is None else x * mask)
-
-
-class TwoInputs(Net):
-    def forward(self, x, mask):
-        return super().forward(x * mask)
+@pytest.fixture(scope="module")
+def traced() -> dict[str, Traced]:
+    return {kind: trace(net(kind), SHAPE) for kind in BLOCKS}
 
 
 class Widening(nn.Module):
@@ -95,138 +51,94 @@ class Spanned(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(3, 3, 3, padding=1)
-        self.fc = nn.Linear(3, 2)
+        self.conv, self.fc = nn.Conv2d(3, 3, 3, padding=1), nn.Linear(3, 2)
 
     def forward(self, x):
         return self.fc(self.conv(x).mean((2, 3)) + x.mean((2, 3)))
 
 
-def settle(model: nn.Module) -> nn.Module:
-    """Give the norms statistics of their own, so that parity means something."""
-    torch.manual_seed(0)
-    with torch.no_grad():
-        for _ in range(3):
-            model.train()(torch.randn(8, *SHAPE))
-    return model.eval()
+class Repeated(nn.Module):
+    """Uses one convolution twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.fc = nn.Conv2d(3, 3, 3, padding=1), nn.Linear(3, 2)
+
+    def forward(self, x):
+        x = torch.relu(self.conv(x)) * 0.5
+        return self.fc(torch.relu(self.conv(x)).mean((2, 3)))
 
 
-@pytest.fixture(scope="module")
-def traced():
-    return trace(settle(Net()), SHAPE)
+class DroppedNoise(nn.Module):
+    """Noise too small for the tracer's check; kept as a layer because of its name."""
+
+    def forward(self, x):
+        return x + 1e-6 * torch.rand_like(x)
 
 
-def test_traced_model_gives_same_logits():
-    model = settle(Net())
-    batch = torch.randn(5, *SHAPE)
-    with torch.no_grad():
-        assert torch.allclose(trace(model, SHAPE)(batch), model(batch), atol=1e-5)
-
-
-def test_halves_at_every_cut_compose_to_whole(traced):
-    batch = torch.randn(3, *SHAPE)
-    names = [c.name for c in find_cuts(traced)]
-    assert "stem" in names
-    assert {"blocks.0", "blocks.1"} <= set(names)
-    for cut in find_cuts(traced):
-        trunk, tail = split(traced, cut)
+@pytest.mark.parametrize("kind", sorted(BLOCKS))
+def test_halves_at_every_cut_compose_to_whole(traced, kind):
+    whole, batch = traced[kind], images(3)
+    cuts = find_cuts(whole)
+    assert len(cuts) >= 2
+    for cut in cuts:
+        trunk, tail = split(whole, cut)
         with torch.no_grad():
             features = trunk(batch)
             assert tuple(features.shape[1:]) == cut.shape
-            assert torch.equal(tail(features), traced(batch))
+            assert torch.equal(tail(features), whole(batch))
 
 
-def test_cuts_inside_skip_connection_are_not_found(traced):
-    inside = [c.name for c in find_cuts(traced) if c.name.startswith(("blocks.0.", "blocks.2."))]
-    assert inside == []
+@pytest.mark.parametrize("kind", sorted(BLOCKS))
+def test_tail_at_every_cut_reads_features_alone(traced, kind):
+    for cut in find_cuts(traced[kind]):
+        trunk, tail = split(traced[kind], cut)
+        for half in (trunk, tail):
+            assert sum(n.op == "placeholder" for n in half.graph.nodes) == 1
+            assert isinstance(half.graph.output_node().args[0], torch.fx.Node)
 
 
-def test_cut_macs_are_counted_and_ascend(traced):
-    cuts = find_cuts(traced)
-    stem = next(c for c in cuts if c.name == "stem")
-    assert stem.macs_before == 3 * 8 * 9 * 16 * 16
-    assert [c.macs_before for c in cuts] == sorted({c.macs_before for c in cuts})
-    assert all(0 < c.macs_share < 1 for c in cuts)
+@pytest.mark.parametrize("kind", sorted(BLOCKS))
+def test_cut_macs_equal_hand_count_and_ascend(traced, kind):
+    whole = STEM_MACS + BLOCK_MACS[kind] + DEEP_MACS + DENSE_MACS
+    assert traced[kind].macs == whole
+    cuts = {c.name: c for c in find_cuts(traced[kind])}
+    before = STEM_MACS + BLOCK_MACS[kind]
+    assert cuts["stem"].macs_before == STEM_MACS
+    assert cuts["block"].macs_before == before
+    assert cuts["block"].macs_share == pytest.approx(before / whole)
+    ascending = [c.macs_before for c in cuts.values()]
+    assert ascending == sorted(set(ascending))
 
 
-def test_auto_within_budget_takes_deepest_of_smallest_cuts(traced):
-    cuts = find_cuts(traced)
-    assert choose(cuts, "auto", budget=1.0, channels=4).name == "blocks.2"
-    assert choose(cuts, "auto", budget=cuts[0].macs_share, channels=4).name == "stem"
-    with pytest.raises(ExportError, match=r"no cut has at most 1% .*stem"):
-        choose(cuts, "auto", budget=0.01)
+@pytest.mark.parametrize(
+    ("kind", "inside"),
+    [
+        ("residual", []),
+        ("inverted-residual", []),
+        ("concatenated", []),
+        ("shuffled", []),  # the shuffle costs nothing, so only its end is a cut
+        ("squeeze-excite", ["block.mix"]),
+    ],
+)
+def test_cuts_inside_block_are_found_only_where_one_tensor_crosses(traced, kind, inside):
+    names = [c.name for c in find_cuts(traced[kind])]
+    assert [n for n in names if n.startswith("block.")] == inside
+    assert {"stem", "block"} <= set(names)
 
 
-def test_auto_with_narrow_first_layer_cuts_deeper():
-    cuts = find_cuts(trace(Widening().eval(), SHAPE))
-    shares = {c.name: c.macs_share for c in cuts}
-    assert shares["layers.0"] < 0.05
-    assert 0.4 < shares["layers.2"] < 0.8
-    assert choose(cuts, "auto", budget=0.8, channels=12).name == "layers.2"
-    assert choose(cuts, "auto", budget=0.05, channels=12).name == "layers.0"
+def test_cut_shapes_are_those_of_the_maps(traced):
+    shapes = {c.name: c.shape for c in find_cuts(traced["residual"])}
+    assert shapes == {"stem": (8, 8, 8), "block": (8, 8, 8), "deep": (12, 4, 4)}
 
 
-def test_cut_name_without_underscores_matches_and_unknown_name_lists_known(traced):
-    cuts = find_cuts(traced)
-    assert choose(cuts, "_blocks.1").name == "blocks.1"
-    with pytest.raises(UsageError, match=r"no cut named 'layer9'.*blocks\.0"):
-        choose(cuts, "layer9")
+def test_cut_behind_last_map_is_not_found(traced):
+    assert "pool" not in [c.name for c in find_cuts(traced["residual"])]
 
 
-def test_tail_weights_changed_leave_model_unchanged(traced):
-    _, tail = split(traced, choose(find_cuts(traced), "stem"))
-    before = traced.module.state_dict()["fc.weight"].clone()
-    with torch.no_grad():
-        for p in tail.parameters():
-            p.add_(1.0)
-    assert torch.equal(traced.module.state_dict()["fc.weight"], before)
-
-
-@pytest.mark.parametrize("layer", [nn.Hardswish(True), nn.Hardsigmoid()])
-def test_hard_activation_is_rewritten_and_keeps_cut_name(layer):
-    model = nn.Sequential(nn.Conv2d(3, 4, 3), layer, nn.Conv2d(4, 4, 3), nn.Flatten())
-    model = nn.Sequential(model, nn.Linear(4 * 28 * 28, 3)).eval()
-    found = trace(model, SHAPE)
-    assert "hard" not in found.module.code
-    assert find_cuts(found)[0].name == "0.1"
-    batch = 4 * torch.randn(3, *SHAPE)
-    with torch.no_grad():
-        assert torch.allclose(found(batch), model(batch), atol=1e-5)
-
-
-def test_adaptive_pool_gets_fixed_kernel(traced):
-    code = traced.module.code
-    assert "avg_pool2d" in code
-    assert "adaptive" not in code
-
-
-def test_shape_dependent_control_flow_uses_torch_export():
-    model = settle(ShapeSteered())
-    traced = trace(model, SHAPE)
-    assert traced.method == "export"
-    cut = choose(find_cuts(traced), "auto", budget=0.9)
-    trunk, tail = split(traced, cut)
-    batch = torch.randn(7, *SHAPE)
-    with torch.no_grad():
-        assert torch.allclose(tail(trunk(batch)), model(batch), atol=1e-5)
-
-
-def test_value_dependent_control_flow_error_names_line(capfd):
-    with pytest.raises(ExportError, match=r"test_cuts\.py:\d+: if x\.sum\(\) > 0"):
-        trace(ValueSteered(), SHAPE)
-    assert capfd.readouterr() == ("", "")
-
-
-def test_optional_argument_keeps_its_default():
-    model = settle(Optional())
-    batch = torch.randn(3, *SHAPE)
-    with torch.no_grad():
-        assert torch.allclose(trace(model, SHAPE)(batch), model(batch), atol=1e-5)
-
-
-def test_required_second_input_is_refused():
-    with pytest.raises(ExportError, match=r"'mask'; it must take one tensor, a batch of images"):
-        trace(TwoInputs().eval(), SHAPE)
+def test_module_used_twice_gets_numbered_cut():
+    names = [c.name for c in find_cuts(trace(Repeated().eval(), SHAPE))]
+    assert len(names) == len(set(names)) == 2
 
 
 def test_model_without_usable_cut_is_refused():
@@ -234,106 +146,110 @@ def test_model_without_usable_cut_is_refused():
         find_cuts(trace(Spanned().eval(), SHAPE))
 
 
+def test_model_of_dense_layers_has_no_usable_cut():
+    dense = nn.Sequential(nn.Flatten(), nn.Linear(768, 8), nn.ReLU(), nn.Linear(8, 2)).eval()
+    with pytest.raises(ExportError, match="no usable cut"):
+        find_cuts(trace(dense, SHAPE))
+
+
+def test_trunk_shares_weights_and_tail_has_its_own(traced):
+    whole = traced["residual"]
+    trunk, tail = split(whole, choose(find_cuts(whole), "block"))
+    own = whole.module.state_dict(keep_vars=True)
+    inside, behind = trunk.state_dict(keep_vars=True), tail.state_dict(keep_vars=True)
+    assert inside
+    assert all(inside[k] is own[k] for k in inside)
+    assert all(behind[k].data_ptr() != own[k].data_ptr() for k in behind)
+    assert not set(inside) & set(behind)
+
+
+def test_tail_weights_changed_leave_model_unchanged(traced):
+    _, tail = split(traced["residual"], choose(find_cuts(traced["residual"]), "stem"))
+    before = traced["residual"].module.state_dict()["fc.weight"].clone()
+    with torch.no_grad():
+        for p in tail.parameters():
+            p.add_(1.0)
+    assert torch.equal(traced["residual"].module.state_dict()["fc.weight"], before)
+
+
+def test_split_of_model_with_random_layer_is_refused():
+    torch.manual_seed(0)
+    model = Net(Residual())
+    model.fc = nn.Sequential(DroppedNoise(), model.fc)
+    whole = trace(settle(model), SHAPE)
+    with pytest.raises(ExportError, match="split at stem, the two halves do not give"):
+        split(whole, choose(find_cuts(whole), "stem"))
+
+
+def candidate(name: str, shape: tuple[int, int, int], share: float, *aliases: str) -> Candidate:
+    return Candidate(name, aliases, name, shape, round(1000 * share), share)
+
+
+# Bytes behind a bottleneck of 4 channels: 256, 256, 64, 64, 64, 16.
+CUTS = (
+    candidate("stem", (8, 8, 8), 0.05),
+    candidate("one", (16, 8, 8), 0.2, "group"),
+    candidate("two", (24, 4, 4), 0.3),
+    candidate("two.wide", (96, 4, 4), 0.4),
+    candidate("three", (24, 4, 4), 0.5, "_stage.3"),
+    candidate("four", (32, 2, 2), 0.9),
+)
+
+
 @pytest.mark.parametrize(
-    ("model", "said"),
+    ("budget", "name"),
     [
-        (nn.Sequential(nn.Conv2d(3, 4, 3)), r"shape \(2, 4, 30, 30\)"),
-        (nn.Sequential(nn.Conv2d(4, 4, 3)), "fails on an input of 3 x 32 x 32"),
+        (0.5, "three"),  # the deepest of the narrow ones, not the widened one
+        (0.45, "two"),
+        (0.25, "one"),
+        (0.06, "stem"),
+        (0.12, "stem"),  # none between half of the budget and the budget
+        (1.0, "four"),  # fewest bytes
     ],
 )
-def test_model_without_logits_or_with_wrong_input_is_refused(model, said):
-    with pytest.raises(ExportError, match=said):
-        trace(model, SHAPE)
+def test_auto_within_budget_takes_deepest_of_smallest_cuts(budget, name):
+    assert choose(CUTS, "auto", budget=budget, channels=4).name == name
 
 
-def test_error_does_not_name_exporter_lines():
-    with pytest.raises(ExportError) as caught:
-        trace(nn.Sequential(nn.Conv2d(4, 4, 3)), SHAPE)
-    assert "exporters/" not in str(caught.value)
+def test_auto_with_budget_below_all_cuts_is_refused():
+    with pytest.raises(ExportError, match=r"no cut has at most 1% .*stem, has 5%"):
+        choose(CUTS, "auto", budget=0.01)
 
 
-def write_module(folder: Path, monkeypatch, text: str) -> str:
-    name = f"made_{zlib.crc32(f'{folder}{text}'.encode())}"
-    (folder / f"{name}.py").write_text(text)
-    monkeypatch.chdir(folder)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    return name
-
-
-def test_load_model_finds_factory_in_current_directory(tmp_path, monkeypatch):
-    name = write_module(
-        tmp_path, monkeypatch, "from torch import nn\ndef build():\n    return nn.Linear(2, 2)\n"
-    )
-    torch.save({"weight": torch.eye(2), "bias": torch.zeros(2)}, tmp_path / "w.pt")
-    model = load_model(f"{name}:build", tmp_path / "w.pt")
-    assert torch.equal(model.weight, torch.eye(2))
-    assert not model.training
+def test_auto_with_narrow_first_layer_cuts_deeper():
+    cuts = find_cuts(trace(Widening().eval(), (3, 32, 32)))
+    shares = {c.name: c.macs_share for c in cuts}
+    assert shares["layers.0"] < 0.05
+    assert 0.4 < shares["layers.2"] < 0.8
+    assert choose(cuts, "auto", budget=0.8, channels=12).name == "layers.2"
+    assert choose(cuts, "auto", budget=0.05, channels=12).name == "layers.0"
 
 
 @pytest.mark.parametrize(
-    ("text", "attribute", "kind", "said"),
-    [
-        ("x = 1\n", "build", UsageError, "has no 'build'"),
-        ("x = 1\n", "x", UsageError, "neither a model nor a factory"),
-        ("def build():\n    return 3\n", "build", UsageError, "int, which is no torch"),
-        (
-            "def build():\n    raise OSError('gone')\n",
-            "build",
-            ExportError,
-            r"OSError: gone \(.*:2",
-        ),
-        ("def build(n):\n    return n\n", "build", ExportError, "without arguments fails"),
-        ("import no_such_thing\n", "build", ExportError, "needs 'no_such_thing'"),
-        ("1/0\n", "build", ExportError, r"ZeroDivisionError.*:1"),
-    ],
+    ("wanted", "name"),
+    [("one", "one"), ("group", "one"), ("stage.3", "three"), ("_two.wide", "two.wide")],
 )
-def test_load_model_with_bad_factory_says_why(tmp_path, monkeypatch, text, attribute, kind, said):
-    name = write_module(tmp_path, monkeypatch, text)
-    with pytest.raises(kind, match=said):
-        load_model(f"{name}:{attribute}")
+def test_cut_named_by_alias_or_without_underscores_is_found(wanted, name):
+    assert choose(CUTS, wanted).name == name
 
 
-@pytest.mark.parametrize("spec", ["nothing", ":f", "a:", "no_such_module_at_all:f"])
-def test_load_model_with_bad_spec_is_usage_error(spec):
-    with pytest.raises(UsageError):
-        load_model(spec)
+def test_unknown_cut_name_lists_first_twelve():
+    many = tuple(candidate(f"layer{k}", (8, 8, 8), k / 20) for k in range(14))
+    with pytest.raises(UsageError, match=r"no cut named 'layer99'") as caught:
+        choose(many, "layer99")
+    assert "layer0, layer1" in caught.value.hint
+    assert caught.value.hint.endswith("layer11 and 2 more")
 
 
-class Custom:
-    """Pickles by reference: loading it would import and run code."""
-
-
-def test_bad_weights_file_says_why(tmp_path):
-    model = nn.Linear(2, 2)
-    with pytest.raises(ExportError, match="no weights at"):
-        load_weights(model, tmp_path / "missing.pt")
-    (tmp_path / "junk.pt").write_bytes(b"junk" * 100)
-    with pytest.raises(ExportError, match=r"junk\.pt"):
-        load_weights(model, tmp_path / "junk.pt")
-    torch.save(model.state_dict(), tmp_path / "cut.pt")
-    whole = (tmp_path / "cut.pt").read_bytes()
-    (tmp_path / "cut.pt").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ExportError, match=r"cut\.pt"):
-        load_weights(model, tmp_path / "cut.pt")
-    torch.save(Custom(), tmp_path / "object.pt")
-    with pytest.raises(ExportError, match="would run code"):
-        load_weights(model, tmp_path / "object.pt")
-    torch.save(nn.Linear(3, 2).state_dict(), tmp_path / "wide.pt")
-    with pytest.raises(ExportError, match=r"weight is \(2, 3\) in the file, \(2, 2\)"):
-        load_weights(model, tmp_path / "wide.pt")
-    torch.save({"weight": torch.eye(2), "extra": torch.eye(2)}, tmp_path / "keys.pt")
-    with pytest.raises(ExportError, match=r"lacks bias and has extra"):
-        load_weights(model, tmp_path / "keys.pt")
-
-
-@pytest.mark.parametrize("wrap", ["plain", "state_dict", "model", "parallel"])
-def test_wrapped_state_dict_loads(tmp_path, wrap):
-    model, trained = nn.Linear(2, 2), nn.Linear(2, 2)
-    state = trained.state_dict()
-    if wrap == "parallel":
-        state = {f"module.{k}": v for k, v in state.items()}
-    elif wrap != "plain":
-        state = {wrap: state, "epoch": 3}
-    torch.save(state, tmp_path / "w.pt")
-    load_weights(model, tmp_path / "w.pt")
-    assert torch.equal(model.weight, trained.weight)
+def test_candidate_counts_int8_bytes():
+    cut = candidate("one", (16, 8, 4), 0.2)
+    assert cut.nbytes == 512
+    assert cut.sent(4) == 128
+    assert cut.sent(99) == 512  # a bottleneck is never wider than the map
+    assert cut.to_json() == {
+        "name": "one",
+        "shape": [16, 8, 4],
+        "bytes": 512,
+        "macs_before": 200,
+        "macs_share": 0.2,
+    }
