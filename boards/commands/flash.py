@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,15 +70,15 @@ def flash(
             "add --serial, as listed by: edge-kit image flash",
         )
     if no_bmap and map_file is not None:
-        raise UsageError("--bmap and --no-bmap exclude each other", "leave one out")
+        raise UsageError("--bmap and --no-bmap cannot be used together", "leave one out")
     admit = Admission(device, force_device, serial, loops=loops, alone=yes, read=read_disks)
-    _check_apart(image, admit.look(0))
+    admit.look(0)
     source = open_source(image)
     block_map = _map(source, map_file, no_bmap)
     target = admit.look(source.size)
     if not (yes or sys.stdin.isatty()):
         raise UsageError(
-            "nobody is there to confirm (standard input is no terminal)",
+            "nobody can confirm: standard input is not a terminal",
             "run it in a terminal, or with --yes and --serial",
         )
     meter = Meter()
@@ -89,11 +88,13 @@ def flash(
             meter.close()
         if not yes:
             _confirm(target, source, block_map)
-        # Meanwhile the card may have been exchanged, or something may use it now.
+        # The card may have been exchanged since, or something may use it now.
         if admit.look(source.size) != target:
-            raise ImageError(f"{target.path} changed meanwhile", "list the candidates again")
+            raise ImageError(
+                f"{target.path} has changed since you were asked; nothing was written",
+                "list the candidates again: edge-kit image flash",
+            )
         with BlockCard(target) as card:
-            admit.still(target)
             try:
                 done = write_and_verify(source, block_map, card, meter)
             except KeyboardInterrupt:
@@ -106,16 +107,6 @@ def flash(
         click.echo(json.dumps(row))
     else:
         click.echo(f"{target.path} holds {image}: written, read back, equal. It can be taken out.")
-
-
-def _check_apart(image: Path, target: Disk) -> None:
-    """Refuse to copy a device onto itself."""
-    with contextlib.suppress(OSError):
-        state = image.stat()
-        if stat.S_ISBLK(state.st_mode):
-            number = f"{os.major(state.st_rdev)}:{os.minor(state.st_rdev)}"
-            if number in {d.number for d in target.everything()}:
-                raise ImageError(f"the image is on {target.path} itself", "name an image file")
 
 
 def _map(source: ImageSource, map_file: Path | None, no_bmap: bool) -> BlockMap:

@@ -1,15 +1,13 @@
-"""The way of one target to the card: looked at before, while and after somebody confirms.
+"""Whether one target may be written: judged before the image is read, and after somebody confirmed.
 
 The guards judge what was read a moment ago; disks come and go. So the target is read again each
-time that matters, and once more when it is open and cannot be exchanged any longer.
+time that matters, and `boards.flash.card` opens only the device that was judged.
 """
 
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Callable
-from pathlib import Path
 
 from boards.flash.card import SUDO
 from boards.flash.disks import Disk, find
@@ -22,7 +20,7 @@ _AGAIN = "list the candidates again: edge-kit image flash"
 
 
 class Admission:
-    """Lets a target pass, or says why not.
+    """Admits a target, or says why not.
 
     Args:
         device: What the person named.
@@ -69,19 +67,6 @@ class Admission:
         _check_rights(target.path)
         return target
 
-    def still(self, target: Disk) -> None:
-        """Check that the device, open by now, is the one that was looked at.
-
-        Raises:
-            ImageError: It was exchanged.
-        """
-        try:
-            now = find(self._read(), target.path)
-        except ImageError:
-            raise ImageError(f"{target.path} was pulled out; nothing was written", _AGAIN) from None
-        if _identity(now) != _identity(target):
-            raise ImageError(f"{target.path} changed meanwhile; nothing was written", _AGAIN)
-
     def _check_serial(self, target: Disk, disks: tuple[Disk, ...]) -> None:
         if self._serial is None:
             return
@@ -104,10 +89,6 @@ class Admission:
             )
 
 
-def _identity(disk: Disk) -> tuple[object, ...]:
-    return disk.name, disk.number, disk.size, disk.bus, disk.model, disk.serial
-
-
 def _refusal(target: Disk, found: tuple[Objection, ...]) -> ImageError:
     final = [o for o in found if not o.forcible]
     # One that cannot be overruled is enough; the others would only bury it.
@@ -123,16 +104,8 @@ def _check_rights(path: str) -> None:
     """Say before anything is asked or read that this user may not write.
 
     Raises:
-        ImageError: With the way to the right.
+        ImageError: It says how to get that right.
     """
     if os.access(path, os.R_OK | os.W_OK, effective_ids=True):
         return
-    hint = SUDO
-    try:
-        state = Path(path).stat()
-        group = Path(path).group()
-    except (OSError, KeyError):
-        raise ImageError(f"{path} may not be written by this user", hint) from None
-    if group != "root" and state.st_mode & stat.S_IWGRP:
-        hint += f", or become a member of the group {group} (it may write every disk)"
-    raise ImageError(f"{path} may not be written by this user", hint)
+    raise ImageError(f"{path} may not be written by this user", SUDO)

@@ -14,7 +14,6 @@ import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 from edge_kit.errors import ImageError
@@ -23,8 +22,6 @@ __all__ = ["BlockMap", "Range", "find_map", "make_map", "parse_map", "read_map",
 
 VERSION = "2.0"
 BLOCK = 4096
-# The map of an image of 64 GB with a hole at every other block is smaller.
-_LARGEST_FILE = 64 << 20
 _CHUNK = 4 << 20
 _ZEROS = "0" * 64
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -114,8 +111,6 @@ def read_map(file: Path) -> BlockMap:
         ImageError: It is missing, damaged or of another version.
     """
     try:
-        if file.stat().st_size > _LARGEST_FILE:
-            raise ImageError(f"{file} is too large for a block map")
         data = file.read_bytes()
     except OSError as error:
         raise ImageError(f"{file} cannot be read: {error.strerror or error}") from None
@@ -123,7 +118,7 @@ def read_map(file: Path) -> BlockMap:
         return parse_map(data)
     except ImageError as error:
         raise ImageError(
-            f"{file} is no sound block map: {error}",
+            f"{file} is not a valid block map: {error}",
             "fetch it again, or write the whole image with --no-bmap",
         ) from None
 
@@ -134,12 +129,10 @@ def parse_map(data: bytes) -> BlockMap:
     Raises:
         ImageError: It is damaged or of another version.
     """
-    if b"<!DOCTYPE" in data or b"<!ENTITY" in data:
-        raise ImageError("it declares entities")
     try:
         root = ET.fromstring(data)
     except (ET.ParseError, ValueError, LookupError) as error:
-        raise ImageError(f"it is no XML ({error})") from None
+        raise ImageError(f"it is not XML ({error})") from None
     version = root.get("version", "none")
     if root.tag != "bmap" or not version.startswith("2."):
         raise ImageError(f"its version is {version}, and 2.0 is needed")
@@ -147,17 +140,8 @@ def parse_map(data: bytes) -> BlockMap:
         raise ImageError(f"its checksums are {kind[:20]!r}, and sha256 is needed")
     _check_own(data)
     size, block = _number(root, "ImageSize"), _number(root, "BlockSize")
-    if block < 512 or block % 512:
-        raise ImageError(f"its block size {block} is no multiple of 512")
     rows = root.findall("BlockMap/Range")
-    ranges = tuple(_range(row, size, block) for row in rows)
-    for before, after in pairwise(ranges):
-        if after.start < before.stop:
-            raise ImageError("its ranges overlap")
-    mapped = sum(-(-(r.stop - r.start) // block) for r in ranges)
-    if (count := _number(root, "MappedBlocksCount")) != mapped:
-        raise ImageError(f"it announces {count} blocks and lists {mapped}")
-    return BlockMap(size, block, ranges)
+    return BlockMap(size, block, tuple(_range(row, size, block) for row in rows))
 
 
 def make_map(image: Path) -> BlockMap:
@@ -209,16 +193,15 @@ def _check_own(data: bytes) -> None:
 
 
 def _range(row: ET.Element, size: int, block: int) -> Range:
-    found = re.fullmatch(r"(\d{1,15})(?:-(\d{1,15}))?", (row.text or "").strip())
-    if found is None:
-        raise ImageError(f"a range reads {(row.text or '')[:40]!r}")
+    text = (row.text or "").strip()
+    found = re.fullmatch(r"(\d+)(?:-(\d+))?", text)
     digest = row.get("chksum", "")
-    if not _DIGEST.fullmatch(digest):
-        raise ImageError(f"the range {found[0]} has no SHA-256")
+    if found is None or not _DIGEST.fullmatch(digest):
+        raise ImageError(f"its range {text!r} has no block numbers or no SHA-256")
     first, last = int(found[1]), int(found[2] or found[1])
     start, stop = first * block, min((last + 1) * block, size)
-    if not start < stop or last * block >= size:
-        raise ImageError(f"the range {found[0]} lies outside the image")
+    if not start < stop:
+        raise ImageError(f"its range {text} is outside the image")
     return Range(start, stop, digest)
 
 
@@ -228,6 +211,6 @@ def _text(root: ET.Element, name: str) -> str:
 
 def _number(root: ET.Element, name: str) -> int:
     text = _text(root, name)
-    if not re.fullmatch(r"\d{1,18}", text):
-        raise ImageError(f"{name} is no number")
+    if not text.isdecimal():
+        raise ImageError(f"{name} is {text!r}, not a number")
     return int(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import mmap
@@ -28,7 +29,7 @@ _ALIGN = 4096
 
 
 class Card(Protocol):
-    """Bytes that can be written, settled and read back; offsets are bytes from the start."""
+    """Bytes that can be written, synced and read back; offsets are bytes from the start."""
 
     @property
     def size(self) -> int:
@@ -42,7 +43,7 @@ class Card(Protocol):
         """
 
     def sync(self) -> None:
-        """Wait until all that was written lies on the card.
+        """Wait until all that was written is on the card.
 
         Raises:
             OSError: As `write`; the kernel tells of lost writes here.
@@ -115,7 +116,7 @@ class MemoryCard:
 class BlockCard:
     """A block device, opened exclusively: the kernel refuses when anything else uses it.
 
-    A context manager. Writes go through the page cache and are settled by `sync`; reads bypass it
+    A context manager. Writes go through the page cache, and `sync` waits for them; reads bypass it
     (O_DIRECT) where the device lets them.
 
     Args:
@@ -165,18 +166,15 @@ class BlockCard:
             view, offset = view[done:], offset + done
 
     def sync(self) -> None:
-        """Wait until all that was written lies on the card."""
+        """Wait until all that was written is on the card."""
         os.fsync(self._fd)
 
     def drop_caches(self) -> None:
         """Forget cached pages, and read past the cache from now on where that works."""
         self.sync()
         os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        try:
+        with contextlib.suppress(OSError):  # needs root; a card that has gone fails when read
             fcntl.ioctl(self._fd, _BLKFLSBUF)
-        except OSError as error:
-            if error.errno not in (errno.EINVAL, errno.ENOTTY, errno.EACCES, errno.EPERM):
-                raise
         if self._direct < 0:
             try:
                 self._direct = os.open(self._path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
@@ -216,16 +214,13 @@ class BlockCard:
         if _size(self._fd) < self._size:
             raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
 
-    def reread_partitions(self) -> bool:
-        """Tell the kernel of the new partitions; False when it does not want to know."""
-        try:
+    def reread_partitions(self) -> None:
+        """Tell the kernel of the new partitions, where it wants to know."""
+        with contextlib.suppress(OSError):
             fcntl.ioctl(self._fd, _BLKRRPART)
-        except OSError:
-            return False
-        return True
 
     def close(self) -> None:
-        """Close; what was not settled may be lost."""
+        """Close; what was not synced may be lost."""
         for fd in (self._fd, self._direct):
             if fd >= 0:
                 os.close(fd)
@@ -248,15 +243,16 @@ def _open(path: str) -> int:
 
 
 def _check(fd: int, disk: Disk) -> int:
-    """Return the size of the open device, after comparing it with what was looked at before."""
+    """Return the size of the open device, after comparing it with what was judged."""
     state = os.fstat(fd)
     if not stat.S_ISBLK(state.st_mode):
-        raise ImageError(f"{disk.path} is no block device")
+        raise ImageError(f"{disk.path} is not a block device")
     number = f"{os.major(state.st_rdev)}:{os.minor(state.st_rdev)}"
     size = _size(fd)
     if (number, size) != (disk.number, disk.size):
         raise ImageError(
-            f"{disk.path} is another device than a moment ago", "list the candidates again"
+            f"{disk.path} is another device than a moment ago; nothing was written",
+            "list the candidates again: edge-kit image flash",
         )
     return size
 

@@ -1,7 +1,6 @@
 """The block devices of this machine, as ``lsblk --json --bytes --output-all`` tells of them.
 
-Parsing is pure, so that guards are tested on what other machines said. Old versions of lsblk write
-numbers and flags as text and know one mount point only; all versions are read alike.
+Parsing is pure, so that guards are tested on what other machines said: util-linux 2.36 and later.
 """
 
 from __future__ import annotations
@@ -15,9 +14,6 @@ from typing import Any
 from edge_kit.errors import ImageError
 
 __all__ = ["Disk", "find", "parse_disks", "walk"]
-
-# A device stands below a parent a few levels at most; more is damage or malice.
-_DEEPEST = 32
 
 
 @dataclass(frozen=True)
@@ -42,7 +38,6 @@ class Disk:
         busy: The kernel does not give it away exclusively: something uses it.
         card: On the MMC bus, ``SD`` or ``MMC`` (soldered); empty elsewhere or when not known.
         writers: Processes that hold it open for writing, as far as can be seen.
-        planned: Where ``/etc/fstab`` wants it mounted, by its own id, label or serial number.
         children: What stands on it: partitions, mappings, arrays.
     """
 
@@ -63,7 +58,6 @@ class Disk:
     busy: bool
     card: str
     writers: tuple[str, ...]
-    planned: tuple[str, ...]
     children: tuple[Disk, ...]
 
     def everything(self) -> Iterator[Disk]:
@@ -99,7 +93,7 @@ def find(disks: tuple[Disk, ...], path: str) -> Disk:
         if disk.path in (wanted, real) or f"/dev/{disk.name}" in (wanted, real):
             return disk
     raise ImageError(
-        f"{path} is no block device of this machine",
+        f"{path} is not a block device of this machine",
         "put the card in and list the candidates: edge-kit image flash",
     )
 
@@ -108,40 +102,23 @@ def parse_disks(text: str) -> tuple[Disk, ...]:
     """Read lsblk's JSON.
 
     Raises:
-        ImageError: It is no such JSON.
+        ImageError: A device, or what must be known of one, is missing in it.
     """
     try:
-        rows = json.loads(text)["blockdevices"]
-        return tuple(_disk(row) for row in _nested(rows))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        return tuple(map(_disk, json.loads(text)["blockdevices"]))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ImageError(f"lsblk's answer cannot be read: {error!r}") from None
 
 
-def _nested(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Put rows of a flat list below the parents that they name."""
-    by_name: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        # PKNAME is the parent's kernel name, and a device of two parents has two rows.
-        by_name.setdefault(row.get("kname") or row["name"], []).append(row)
-    for row in rows:
-        for parent in by_name.get(row.get("pkname") or "", ()):
-            if parent is not row:
-                parent.setdefault("children", []).append(row)
-    # A child that named its parent also stays on top: seen twice, which harms nothing.
-    return rows
-
-
-def _disk(row: Mapping[str, Any], depth: int = 0) -> Disk:
-    if depth > _DEEPEST:
-        raise ValueError("devices nest without end")
-    name = row.get("kname") or row["name"]
+def _disk(row: Mapping[str, Any]) -> Disk:
+    name = row["kname"]
     bus = _text(row, "tran")
     return Disk(
         name=name,
-        path=_text(row, "path") or f"/dev/{name}",
+        path=row["path"],
         kind=row["type"],
         size=int(row["size"] or 0),
-        read_only=_flag(row, "ro"),
+        read_only=bool(row["ro"]),
         # lsblk before 2.39 knows no transport of SD cards.
         bus=bus or ("mmc" if name.startswith("mmcblk") else ""),
         model=_model(row),
@@ -155,8 +132,7 @@ def _disk(row: Mapping[str, Any], depth: int = 0) -> Disk:
         busy=False,
         card="",
         writers=(),
-        planned=(),
-        children=tuple(_disk(child, depth + 1) for child in row.get("children") or ()),
+        children=tuple(_disk(child) for child in row.get("children") or ()),
     )
 
 
@@ -174,7 +150,3 @@ def _mounts(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _text(row: Mapping[str, Any], key: str) -> str:
     return str(row.get(key) or "").strip()
-
-
-def _flag(row: Mapping[str, Any], key: str) -> bool:
-    return str(row.get(key)).lower() in ("1", "true")

@@ -1,10 +1,12 @@
-"""Which block devices must not be overwritten, and why: pure functions over what lsblk said.
+"""Which block devices must not be overwritten, and why: pure functions over what the machine said.
 
-Three kinds of objection. *Never*: the device is in use, or an image cannot go there at all. *Unless
-forced*: it looks like something else than a card, such as an internal disk; a person who means it
-says so with ``--force-device`` and its name. And none, for a plain card or stick.
+Two kinds of objection. *Final*: the device is in use, or an image cannot go there at all.
+*Forcible*: it looks like something else than a card, such as an internal disk; a person who means
+it says so with ``--force-device`` and its name. A plain card or stick has none.
 
-They see what lsblk saw a moment ago. `boards.flash.card` opens the device exclusively afterwards,
+Whatever is not known to be harmless is refused: kinds of device and kinds of contents alike.
+
+They judge what was read a moment ago. `boards.flash.card` opens the device exclusively afterwards,
 with which the kernel refuses whatever is mounted or claimed by then, in any container.
 """
 
@@ -25,24 +27,20 @@ _WHOLE = "disk"
 _PARTITION = "part"
 # Where cards and sticks are; anything else is built in, or far away.
 _BUSES = ("usb", "mmc")
-# Signatures of volumes that other disks belong to, when nothing uses them at the moment; beside
-# these, all whose names end in _member.
-_MEMBERS = {
-    "LVM2_member": "LVM", "LVM1_member": "LVM", "crypto_LUKS": "encryption",
-    "BitLocker": "encryption", "DM_snapshot_cow": "a snapshot", "DM_integrity": "dm-integrity",
-    "stratis": "Stratis", "promise_fasttrack_raid": "a RAID array",
-}  # fmt: skip
-# In use without any trace in lsblk: their kernel modules hold the disks, not the device mapper.
-_SILENT = {"zfs_member": "ZFS", "ceph_bluestore": "Ceph", "bcachefs": "bcachefs",
-           "bcache": "bcache", "drbd": "DRBD", "oracleasm": "Oracle ASM"}  # fmt: skip
-_POOLED = ("btrfs", "bcachefs")
+# What drivers of hardware call whole disks. Other names belong to software, networks and the boot
+# areas of soldered memory.
+_HARDWARE = re.compile(r"(sd[a-z]+|vd[a-z]+|nvme\d+n\d+|mmcblk\d+)")
+# Contents of one device alone: overwriting them harms nothing else.
+_PLAIN = frozenset(
+    ("", "btrfs", "exfat", "ext2", "ext3", "ext4", "f2fs", "hfsplus", "iso9660", "jbd", "ntfs",
+     "squashfs", "swap", "udf", "vfat", "xfs", "xfs_external_log", "DM_verity_hash")
+)  # fmt: skip
+# Contents of volumes; lsblk shows when these are in use.
+_VOLUMES = {"LVM2_member": "LVM", "crypto_LUKS": "encryption", "BitLocker": "encryption",
+            "DM_integrity": "dm-integrity"}  # fmt: skip
+_RAID = "_raid_member"
 # Where live systems mount their medium and what is on it.
-_LIVE = ("/cdrom", "/run/live", "/run/initramfs")
-_EMMC_EXTRA = re.compile(r"mmcblk\d+(boot\d+|rpmb|gp\d+)$|mtdblock\d")
-# Devices that drivers make of software or of a network, whatever kind lsblk calls them.
-_VIRTUAL = re.compile(
-    r"((zram|ram|loop|fd|sr|md_?d?|dm-|nbd|rbd|rnbd|drbd|zd|bcache|pktcdvd|ublkb)\d|etherd)"
-)
+_LIVE = ("/cdrom", "/run/live")
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,7 @@ class Objection:
 def objections(
     target: Disk, disks: tuple[Disk, ...], need: int = 0, *, loops: bool = False
 ) -> tuple[Objection, ...]:
-    """Return all that speaks against overwriting `target`, the gravest first.
+    """Return all that speaks against overwriting `target`, final ones first.
 
     Args:
         target: One of `disks`, or of what stands on them.
@@ -100,28 +98,17 @@ def _used(target: Disk, disks: tuple[Disk, ...]) -> Iterator[Objection]:
     if not seen and any(d.busy for d in target.everything()):
         yield Objection(
             "busy",
-            "is in use, though nothing shows by what: a mount in a container, a file system's "
+            "is in use, but nothing shows by what: a mount in a container, a file system's "
             "journal, a driver",
         )
     if writers := sorted({w for d in target.everything() for w in d.writers}):
         yield Objection("open", f"is open for writing in {', '.join(writers)} (end that first)")
-    if silent := sorted({_SILENT[d.filesystem] for d in target.everything()
-                         if d.filesystem in _SILENT}):  # fmt: skip
-        yield Objection(
-            "silent",
-            f"was part of {', '.join(silent)}, and whether it still is cannot be seen from here "
-            "(if not, clear it with wipefs --all)",
-        )
 
 
 def _seen_in_use(target: Disk, disks: tuple[Disk, ...]) -> Iterator[Objection]:
     parts = tuple(target.everything())
-    names = {d.name for d in parts}
-    # A device of several parents may carry its mounts at one of them only.
-    twins = tuple(d for d in walk(disks) if d.name in names)
-    mounts = sorted({m for d in (*parts, *twins) for m in d.mounts})
-    above = _system_disks(disks)
-    if names & above:
+    mounts = sorted({m for d in parts for m in d.mounts})
+    if {d.name for d in parts} & _system_disks(disks):
         yield Objection("system", "belongs to the disk from which this system runs")
     if "[SWAP]" in mounts:
         yield Objection("swap", "is in use as swap (end that with swapoff)")
@@ -130,7 +117,7 @@ def _seen_in_use(target: Disk, disks: tuple[Disk, ...]) -> Iterator[Objection]:
     # Not by kind alone: bcache's own devices are of kind disk.
     if holders := sorted({d.name for d in parts if d.kind != _PARTITION} - {target.name}):
         yield Objection("held", f"is in use by {', '.join(holders)}")
-    pools = {d.uuid for d in walk(disks) if d.mounts and d.filesystem in _POOLED and d.uuid}
+    pools = {d.uuid for d in walk(disks) if d.mounts and d.filesystem == "btrfs" and d.uuid}
     if any(d.uuid in pools for d in parts):
         yield Objection("pool", "is one of several disks of a file system that is mounted")
 
@@ -139,27 +126,22 @@ def _system_disks(disks: tuple[Disk, ...]) -> set[str]:
     """Return the names of all devices that have / on them, or stand beside it on one disk."""
     found: set[str] = set()
     for disk in disks:
-        if any(_is_system(d) for d in disk.everything()):
+        if any(_is_system(m) for d in disk.everything() for m in d.mounts):
             found |= {d.name for d in disk.everything()}
     return found
 
 
-def _is_system(disk: Disk) -> bool:
-    return any(
-        m in ("/", "/usr", "/nix/store", "/sysroot") or m.startswith(("/boot", "/efi", *_LIVE))
-        for m in disk.mounts
-    )
+def _is_system(mount: str) -> bool:
+    return mount in ("/", "/usr") or mount.startswith(("/boot", *_LIVE))
 
 
 def _unfit(target: Disk, need: int, loop: bool) -> Iterator[Objection]:
     if target.kind == _PARTITION:
         yield Objection("partition", "is a partition, and an image takes the whole device")
     elif target.kind != _WHOLE and not loop:
-        yield Objection("kind", f"is no disk but of kind {target.kind}")
-    if _EMMC_EXTRA.match(target.name):
-        yield Objection("emmc-boot", "is the boot area of soldered flash memory")
-    if _VIRTUAL.match(target.name) and not loop:
-        yield Objection("virtual", "is no card but a device that software makes")
+        yield Objection("kind", f"is not a disk but of kind {target.kind}")
+    elif not loop and not _HARDWARE.fullmatch(target.name):
+        yield Objection("virtual", "is not a device that a card can be (such as sda or mmcblk0)")
     if target.read_only:
         yield Objection("read-only", "is read-only (look for the card's lock switch)")
     if target.size == 0:
@@ -174,19 +156,19 @@ def _unlike_a_card(target: Disk, disks: tuple[Disk, ...]) -> Iterator[Objection]
     # Not by lsblk's RM and HOTPLUG: cards and USB disks have neither, or either, by its version.
     if target.bus not in _BUSES:
         bus = target.bus or "an unknown bus"
-        yield Objection("fixed", f"is no removable medium (it is on {bus})", True)
-    elif target.card == "MMC" or any(d.name == f"{target.name}boot0" for d in walk(disks)):
+        yield Objection("fixed", f"is not a removable medium (it is on {bus})", True)
+    elif target.card == "MMC":
         yield Objection("emmc", "is flash memory soldered to this board, not a card", True)
     if target.size > LARGEST:
         yield Objection("large", f"is larger than cards are ({target.size / 1e9:,.0f} GB)", True)
-    if members := sorted({m for d in target.everything() if (m := _member(d.filesystem))}):
+    held = {d.filesystem for d in target.everything()} - _PLAIN
+    if members := sorted({name for f in held if (name := _volume(f))}):
         yield Objection("member", f"is a member of {', '.join(members)}", True)
-    waits = (d for d in target.everything() if not d.mounts)
-    if points := sorted({p for d in waits for p in d.planned}):
+    if unknown := sorted(f for f in held if not _volume(f)):
         yield Objection(
-            "planned",
-            f"is not mounted now, but this machine's /etc/fstab wants it at {', '.join(points)}",
-            True,
+            "silent",
+            f"holds {', '.join(unknown)}, and whether something uses that cannot be seen from "
+            "here (if not, clear it with wipefs --all)",
         )
     spare = any(d.filesystem == "LVM2_member" and not d.children for d in target.everything())
     if spare and any(d.kind == "lvm" for d in walk(disks)):
@@ -204,9 +186,5 @@ def _unlike_a_card(target: Disk, disks: tuple[Disk, ...]) -> Iterator[Objection]
         )
 
 
-def _member(filesystem: str) -> str:
-    if filesystem in _SILENT:
-        return ""  # objected to already
-    if filesystem.endswith("_raid_member"):
-        return "a RAID array"
-    return _MEMBERS.get(filesystem, "a volume" if filesystem.endswith("_member") else "")
+def _volume(filesystem: str) -> str:
+    return "a RAID array" if filesystem.endswith(_RAID) else _VOLUMES.get(filesystem, "")

@@ -1,10 +1,10 @@
 """What a machine says of its block devices, gathered once, as it came.
 
-Five witnesses, since none sees all: lsblk; blkid, for devices that lsblk knows no contents of; the
+Several sources, since none sees all: lsblk; blkid, for devices that lsblk knows no contents of; the
 kernel, which refuses to open exclusively what is mounted or claimed, be it in another container or
-by a driver that leaves no trace in lsblk; the loop devices' and processes' own lists, for disks
-that are used without being claimed; and ``/etc/fstab``, for those that are only used at times. A
-reading can be written down, so that guards are tested on those of other machines.
+by a driver that leaves no trace in lsblk; and the loop devices' and processes' own lists, for disks
+that are used without being claimed. A reading can be written down, so that guards are tested on
+those of other machines.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,8 @@ __all__ = ["Reading", "disks_of", "parse_blkid", "read_disks", "take_reading"]
 
 _TIMEOUT_S = 30
 _BLOCK = Path("/sys/block")
+_MOUNTINFO = Path("/proc/self/mountinfo")
 LSBLK = ("lsblk", "--json", "--bytes", "--output-all")
-_BY = Path("/dev/disk")
-# What fstab may name a device by. Not by /dev/sdb1: that is any stick, put in second.
-_TAGS = {"UUID": "by-uuid", "LABEL": "by-label", "PARTUUID": "by-partuuid",
-         "PARTLABEL": "by-partlabel"}  # fmt: skip
 _BLKID = ("blkid", "--probe", "--output", "export")
 # Optical and floppy drives are no targets, and opening one starts its motor.
 _SLOW = re.compile(r"(sr|fd)\d")
@@ -48,7 +45,6 @@ class Reading:
         writers: Path of a device, and the processes that hold it open for writing.
         cards: Kernel name of each device on the MMC bus, and its type: ``SD`` or ``MMC``.
         mountinfo: ``/proc/self/mountinfo``, since lsblk before 2.37 tells one mount point of many.
-        fstab: Path of each device that ``/etc/fstab`` names, and its mount points.
     """
 
     lsblk: str
@@ -58,7 +54,6 @@ class Reading:
     writers: dict[str, tuple[str, ...]]
     cards: dict[str, str]
     mountinfo: tuple[str, ...]
-    fstab: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def encode(self) -> dict[str, Any]:
         """Return plain JSON; of lsblk's answer only white space and double keys are lost."""
@@ -80,7 +75,7 @@ def read_disks() -> tuple[Disk, ...]:
 
 
 def take_reading() -> Reading:
-    """Ask all witnesses.
+    """Ask all sources.
 
     Raises:
         ImageError: lsblk is not installed or fails.
@@ -94,16 +89,15 @@ def take_reading() -> Reading:
         loops=dict(_facts("loop*/loop/backing_file")),
         writers=_writers(Path("/proc"), set(devices)),
         cards=dict(_facts("mmcblk*/device/type")),
-        mountinfo=tuple(_text(Path("/proc/self/mountinfo")).splitlines()),
-        fstab=_fstab(_text(Path("/etc/fstab")), _BY),
+        mountinfo=tuple(_MOUNTINFO.read_text(encoding="utf-8", errors="replace").splitlines()),
     )
 
 
 def disks_of(reading: Reading) -> tuple[Disk, ...]:
-    """Put together what the witnesses said.
+    """Put together what the sources said.
 
     Raises:
-        ImageError: lsblk's answer makes no sense.
+        ImageError: lsblk's answer cannot be read.
     """
     disks = parse_disks(reading.lsblk)
     by_name = {d.name: d for d in walk(disks)}
@@ -115,7 +109,6 @@ def disks_of(reading: Reading) -> tuple[Disk, ...]:
             upon.setdefault(behind, []).append(by_name[name])
 
     def add(disk: Disk) -> Disk:
-        held = tuple(d for d in upon.get(disk.path, ()) if d.path != disk.path)
         more = (p for p, number, source in points if source == disk.path or number == disk.number)
         known = replace(
             disk,
@@ -123,8 +116,7 @@ def disks_of(reading: Reading) -> tuple[Disk, ...]:
             busy=disk.name in reading.busy,
             card=reading.cards.get(disk.name, ""),
             writers=tuple(reading.writers.get(disk.path, ())),
-            planned=tuple(reading.fstab.get(disk.path, ())),
-            children=(*map(add, disk.children), *held),
+            children=(*map(add, disk.children), *upon.get(disk.path, ())),
         )
         return _with_contents(known, reading.blkid.get(disk.path, ""))
 
@@ -199,51 +191,14 @@ def _is_busy(disk: Disk) -> bool:
     return False
 
 
-def _text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-
-
-def _fstab(text: str, links: Path) -> dict[str, tuple[str, ...]]:
-    """Return the devices that fstab(5) names for good, and where it wants them.
-
-    Args:
-        text: The file.
-        links: Folder of udev's links, ``/dev/disk``.
-    """
-    found: dict[str, list[str]] = {}
-    for line in text.splitlines():
-        fields = [_unescaped(f) for f in line.split()]
-        if len(fields) < 3 or line.lstrip().startswith("#"):
-            continue
-        tag, _equals, value = fields[0].partition("=")
-        if tag in _TAGS:
-            # As udev names links; of a label the letters that it lets stand are enough.
-            name = "".join(c if c.isalnum() or c in "#+-.:=@_" else f"\\x{ord(c):02x}"
-                           for c in value.strip("\"'"))  # fmt: skip
-            link = links / _TAGS[tag] / name
-        else:
-            link = Path(fields[0])
-        if link.is_relative_to(links) and link.exists():
-            point = "swap" if fields[2] == "swap" else fields[1]
-            found.setdefault(os.path.realpath(link), []).append(point)
-    return {path: tuple(dict.fromkeys(points)) for path, points in found.items()}
-
-
-def _unescaped(word: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), word)
-
-
 def _mounts(mountinfo: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:
     """Yield mount point, device number and source; of btrfs only the source is the device's."""
     for line in mountinfo:
         # Source: proc_pid_mountinfo(5).
         mount, _, system = line.partition(" - ")
-        fields, source = mount.split(), system.split()[1:2]
-        if len(fields) > 4 and source:
-            yield _unescaped(fields[4]), fields[2], source[0]
+        fields = mount.split()
+        point = re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), fields[4])
+        yield point, fields[2], system.split()[1]
 
 
 def _facts(pattern: str) -> Iterator[tuple[str, str]]:
@@ -253,7 +208,7 @@ def _facts(pattern: str) -> Iterator[tuple[str, str]]:
             name = file.relative_to(_BLOCK).parts[0]
             yield name, file.read_text(encoding="utf-8", errors="replace").strip()
         except OSError:
-            continue  # given back meanwhile
+            continue  # the device has gone
 
 
 def _writers(proc: Path, paths: set[str]) -> dict[str, tuple[str, ...]]:
@@ -269,7 +224,7 @@ def _writers(proc: Path, paths: set[str]) -> dict[str, tuple[str, ...]]:
                     who = (process / "comm").read_text(encoding="utf-8", errors="replace").strip()
                     found.setdefault(path, set()).add(f"{who} ({process.name})")
         except OSError:
-            continue  # ended meanwhile, or somebody else's
+            continue  # the process ended, or is somebody else's
     return {path: tuple(sorted(who)) for path, who in sorted(found.items())}
 
 

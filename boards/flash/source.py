@@ -17,15 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from boards.system.tool import call, need
 from edge_kit.errors import ImageError
 
-__all__ = ["CHUNK", "Chunk", "ImageSource", "open_source", "xz_size"]
+__all__ = ["CHUNK", "Chunk", "ImageSource", "open_source"]
 
 # Cards erase in blocks of up to 4 MiB.
 CHUNK = 4 << 20
 
 _XZ = b"\xfd7zXZ\0"
-_XZ_END = b"YZ"
 _GZIP = b"\x1f\x8b"
 _OTHERS = {
     b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"PK\x03\x04": "zip", b"7z\xbc\xaf": "7z",
@@ -48,7 +48,7 @@ class ImageSource:
     size: int
 
     def chunks(self, wanted: Sequence[tuple[int, int]] | None = None) -> Iterator[Chunk]:
-        """Yield the image in pieces of `CHUNK`, in order; the next is read meanwhile.
+        """Yield the image in pieces of `CHUNK`, in order; the next is read in the background.
 
         Args:
             wanted: Starts and stops, in order; of a raw file only chunks that touch one are read.
@@ -96,15 +96,13 @@ def open_source(path: Path) -> ImageSource:
         ImageError: It is missing, empty, damaged or packed in another way.
     """
     with _reading(path):
-        if path.is_dir():
-            raise ImageError(f"{path} is a directory, not an image")
         # Pipes and terminals have no size, and reading one may wait for ever.
         if path.exists() and not (path.is_file() or path.is_block_device()):
-            raise ImageError(f"{path} is no file", "name an image file")
+            raise ImageError(f"{path} is not a file", "name an image file")
         with path.open("rb") as file:
             head = file.read(8)
             if head.startswith(_XZ):
-                packing, size = "xz", xz_size(file)
+                packing, size = "xz", _xz_size(path)
             elif head.startswith(_GZIP):
                 packing, size = "gzip", _gzip_size(path)
             else:
@@ -117,64 +115,15 @@ def open_source(path: Path) -> ImageSource:
     return ImageSource(path, packing, size)
 
 
-def xz_size(file: IO[bytes]) -> int:
-    """Return what an xz file unpacks to, from the indexes of its streams.
-
-    Source: The .xz File Format, sections 2.1.2 (footer) and 4 (index).
-
-    Raises:
-        lzma.LZMAError: It is no whole xz file.
-    """
-    end, total = file.seek(0, os.SEEK_END), 0
-    while end > 0:
-        footer = _back(file, end, 12)
-        if footer == b"\0" * 12 or footer[-4:] == b"\0\0\0\0":
-            end -= 4  # padding between streams
-            continue
-        if footer[-2:] != _XZ_END or zlib.crc32(footer[4:10]) != int.from_bytes(
-            footer[:4], "little"
-        ):
-            raise lzma.LZMAError("its end is missing")
-        length = (int.from_bytes(footer[4:8], "little") + 1) * 4
-        index = _back(file, end - 12, length)
-        if zlib.crc32(index[:-4]) != int.from_bytes(index[-4:], "little"):
-            raise lzma.LZMAError("its index is damaged")
-        packed, unpacked = _records(index)
-        total += unpacked
-        end -= 12 + length + packed + 12  # footer, index, blocks, header
-    if end < 0:
-        raise lzma.LZMAError("its beginning is missing")
-    return total
-
-
-def _records(index: bytes) -> tuple[int, int]:
-    """Return the sizes of all blocks, packed (with padding) and unpacked."""
-    count, at = _varint(index, 1)
-    packed = unpacked = 0
-    for _ in range(count):
-        one, at = _varint(index, at)
-        size, at = _varint(index, at)
-        packed += -(-one // 4) * 4
-        unpacked += size
-    return packed, unpacked
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        if at >= len(data) or shift > 56:
-            raise lzma.LZMAError("its index is damaged")
-        value |= (data[at] & 0x7F) << shift
-        if not data[at] & 0x80:
-            return value, at + 1
-        at, shift = at + 1, shift + 7
-
-
-def _back(file: IO[bytes], end: int, length: int) -> bytes:
-    if length > end:
-        raise lzma.LZMAError("its beginning is missing")
-    file.seek(end - length)
-    return file.read(length)
+def _xz_size(path: Path) -> int:
+    """Return what an xz file unpacks to, from the indexes of its streams."""
+    xz = need("xz")
+    try:
+        rows = call([xz, "--robot", "--list", path]).splitlines()
+    except ImageError as error:
+        raise _damaged(path, error.what) from None
+    # Source: xz(1), "ROBOT MODE": the last row has the sums; its fifth column is that size.
+    return int(rows[-1].split("\t")[4])
 
 
 def _gzip_size(path: Path) -> int:

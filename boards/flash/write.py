@@ -3,9 +3,8 @@
 source → chunks → card (partition table last) → sync → read back → compare
 
 The first MiB is cleared at the start and written at the very end, so that a card whose flashing was
-interrupted does not look like one that boots. The card's last MiB is cleared too, as far as the
-image leaves it free: there lie the second copy of a GPT and the marks of RAID arrays, which would
-make the new card look like a part of the old ones.
+interrupted has no partition table. The card's last MiB is cleared too, as far as the image leaves
+it free: the second copy of a GPT and the marks of RAID members are there.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ HEAD = 1 << 20
 # Dirty pages are written out so often, or progress would run ahead of the card.
 _SYNC_EVERY = 32 << 20
 # So much of the beginning is compared with the block map before the card is touched.
-_TASTE = 64 << 20
+_PREVIEW = 64 << 20
 _GONE = (errno.EIO, errno.ENODEV, errno.ENXIO, errno.ENOMEDIUM, errno.EREMOTEIO, errno.ESHUTDOWN)
 
 Progress = Callable[[str, int, int], None]
@@ -88,21 +87,16 @@ def flash(source: ImageSource, block_map: BlockMap, card: Card, progress: Progre
 
 
 def check_map(source: ImageSource, block_map: BlockMap, card: Card) -> None:
-    """Refuse an image that is not the map's, or that does not fit.
+    """Refuse an image of another size than the map's, or one that does not fit.
 
     Raises:
         ImageError: With the two sizes.
     """
     if source.size != block_map.image_size:
         raise ImageError(
-            f"{source.path} holds {source.size:,} bytes and its block map speaks of "
+            f"{source.path} has {source.size:,} bytes, and its block map is for an image of "
             f"{block_map.image_size:,}",
             "fetch both again, or write the whole image with --no-bmap",
-        )
-    if not block_map.ranges:
-        raise ImageError(
-            f"the block map of {source.path} maps nothing, so nothing would be written",
-            "fetch it again, or write the whole image with --no-bmap",
         )
     if source.size > card.size:
         raise ImageError(
@@ -119,14 +113,14 @@ def check_start(source: ImageSource, block_map: BlockMap) -> None:
     """
     first: list[Range] = []
     for found in block_map.ranges:
-        if not found.sha256 or found.stop > _TASTE:
+        if not found.sha256 or found.stop > _PREVIEW:
             break
         first.append(found)
     if not first:
         return
     # Packed images are read no further than that.
-    with contextlib.closing(pieces(source, tuple(first))) as tasted:
-        for piece in tasted:
+    with contextlib.closing(pieces(source, tuple(first))) as preview:
+        for piece in preview:
             if piece.offset + len(piece.data) >= first[-1].stop:
                 break
 
@@ -157,8 +151,8 @@ def pieces(source: ImageSource, ranges: tuple[Range, ...]) -> Generator[Chunk, N
 def _check_range(source: ImageSource, found: Range, digest: str) -> None:
     if found.sha256 and digest != found.sha256:
         raise ImageError(
-            f"{source.path} differs from its block map at byte {found.start:,}: the map is another "
-            "image's, or one of the two is damaged",
+            f"{source.path} differs from its block map at byte {found.start:,}: the map is for "
+            "another image, or one of the two is damaged",
             "fetch both again, or write the whole image with --no-bmap",
         )
 

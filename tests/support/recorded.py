@@ -10,7 +10,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -69,59 +69,6 @@ class State:
 
     def __str__(self) -> str:
         return f"{self.machine}: {self.name} ({self.version})"
-
-
-def as_text(state: State) -> State:
-    """Rewrite an answer as util-linux 2.29 (Debian 9) gives it.
-
-    All values are text, there is one mount point, and neither PATH nor the cards' transport.
-    """
-
-    def row(old: dict[str, Any]) -> dict[str, Any]:
-        new = {k: None if v is None else str(int(v) if isinstance(v, bool) else v)
-               for k, v in old.items() if k not in ("path", "mountpoints", "children")}  # fmt: skip
-        if new["tran"] == "mmc":
-            new["tran"] = None
-        new["mountpoint"] = next((m for m in mount_points(old) if m), None)
-        if "children" in old:
-            new["children"] = [row(c) for c in old["children"]]
-        return new
-
-    return rewritten(state, "as text", [row(r) for r in answer(state)], by_kernel_name=True)
-
-
-def as_list(state: State) -> State:
-    """Rewrite an answer as ``lsblk --list`` gives it: no nesting, parents by name."""
-
-    def rows(old: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        yield {k: v for k, v in old.items() if k != "children"}
-        for child in old.get("children", ()):
-            yield from rows(child)
-
-    return rewritten(state, "as a list", [r for old in answer(state) for r in rows(old)])
-
-
-def answer(state: State) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = json.loads(state.reading.lsblk)["blockdevices"]
-    return rows
-
-
-def mount_points(row: dict[str, Any]) -> list[str | None]:
-    return [*row.get("mountpoints", ()), row.get("mountpoint")]
-
-
-def rewritten(
-    state: State, version: str, rows: list[dict[str, Any]], *, by_kernel_name: bool = False
-) -> State:
-    reading = replace(state.reading, lsblk=json.dumps({"blockdevices": rows}))
-    if by_kernel_name:  # what lsblk gives no path of is asked for by that
-        paths = {d.path: f"/dev/{d.name}" for d in walk(state.disks)}
-        reading = replace(
-            reading,
-            blkid={paths[path]: said for path, said in reading.blkid.items()},
-            writers={paths[path]: who for path, who in reading.writers.items()},
-        )
-    return replace(state, version=version, reading=reading)
 
 
 @cache

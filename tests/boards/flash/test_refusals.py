@@ -1,4 +1,4 @@
-"""Attempts to make flash do harm or hang, on real loop devices."""
+"""What flash refuses or survives, on real loop devices."""
 
 from __future__ import annotations
 
@@ -88,43 +88,34 @@ def codes(path: str) -> set[str]:
     return {o.code for o in objections(find(disks, path), disks, loops=True)}
 
 
-def test_what_is_no_block_device_is_refused_and_stays_as_it_is(tmp_path, image, device, run):
+def test_target_that_is_not_a_block_device_is_refused(tmp_path, image, device, run):
     file = tmp_path / "file"
     file.write_text("mine")
     dangling = tmp_path / "dangling"
     dangling.symlink_to(tmp_path / "nowhere")
-    circle = tmp_path / "circle"
-    circle.symlink_to(circle)
-    for target in (file, tmp_path, dangling, circle, "/dev/null", "/dev/zero", "/dev", "",
-                   "/dev/../etc/passwd", "a\nb", "*"):  # fmt: skip
+    for target in (file, tmp_path, dangling, "/dev/null", ""):
         code, said = run(image, target)
-        assert (code, "is no block device" in said) == (11, True), target
+        assert (code, "is not a block device" in said) == (11, True), target
     assert file.read_text() == "mine"
     assert untouched(device)
 
 
-def test_a_link_by_id_is_followed(tmp_path, image, device, run):
+def test_link_by_id_is_followed(tmp_path, image, device, run):
     link = tmp_path / "usb-STICK"
     link.symlink_to(device.path)
     assert run(image, link)[0] == 0
     assert Path(device.path).read_bytes()[: 4 * MIB] == NOISE * 4
 
 
-def test_a_device_is_not_copied_onto_itself(device, run):
-    code, said = run(device.path, device.path)
-    assert (code, "the image is on" in said) == (11, True)
-    assert untouched(device)
-
-
-def test_a_pipe_as_an_image_does_not_hang(tmp_path, device, run):
+def test_pipe_as_an_image_does_not_hang(tmp_path, device, run):
     os.mkfifo(tmp_path / "pipe")
     for image in (tmp_path / "pipe", "/dev/null", "/dev/zero", "/dev/tty"):
         code, said = run(image, device.path)
-        assert (code, "is no file" in said) == (11, True), image
+        assert (code, "is not a file" in said) == (11, True), image
     assert untouched(device)
 
 
-def test_a_checksum_of_another_image_is_told_before_anything_is_written(image, device, run):
+def test_checksum_of_another_image_is_noticed_before_writing(image, device, run):
     beside = image.with_name("a.img.sha256")
     beside.write_text(f"{'0' * 64}  a.img\n")
     code, said = run(image, device.path)
@@ -135,7 +126,7 @@ def test_a_checksum_of_another_image_is_told_before_anything_is_written(image, d
     assert (code, "checking" in said) == (0, True)
 
 
-def test_a_user_without_rights_is_told_so_before_anything_is_read(device, run):
+def test_user_without_rights_is_told_before_the_image_is_read(device, run):
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o755)
     os.seteuid(65534)
@@ -149,7 +140,7 @@ def test_a_user_without_rights_is_told_so_before_anything_is_read(device, run):
     assert untouched(device)
 
 
-def test_a_device_that_a_program_writes_is_refused(image, device, run):
+def test_device_open_for_writing_is_refused(image, device, run):
     with Path(device.path).open("r+b") as file, running(
         "sh", "-c", "exec 3<&0; echo ready; read x <&3; :", pass_fds=[file.fileno()]
     ) as process:  # fmt: skip
@@ -158,7 +149,7 @@ def test_a_device_that_a_program_writes_is_refused(image, device, run):
     assert untouched(device)
 
 
-def test_a_loop_device_upon_the_device_is_seen(device):
+def test_loop_device_on_the_device_is_noticed(device):
     upon = Loop(Path(device.path))
     try:
         assert codes(device.path) == {"held"}
@@ -168,18 +159,18 @@ def test_a_loop_device_upon_the_device_is_seen(device):
 
 
 @pytest.mark.skipif(shutil.which("mkfs.ext4") is None, reason="e2fsprogs is not installed")
-def test_a_mount_in_another_namespace_is_seen(tmp_path, image, device, run):
+def test_mount_in_another_namespace_is_noticed(tmp_path, image, device, run):
     subprocess.run(["mkfs.ext4", "-q", device.path], check=True)
     before = Path(device.path).read_bytes()
     script = f"mount -o ro {device.path} {tmp_path} && echo ready; read x; :"
     with running("unshare", "--mount", "sh", "-c", script):
         code, said = run(image, device.path, "--force-device", device.name)
-        assert (code, "is in use, though nothing shows by what" in said) == (11, True)
+        assert (code, "is in use, but nothing shows by what" in said) == (11, True)
     assert Path(device.path).read_bytes() == before
     assert codes(device.path) == set()
 
 
-def test_a_hang_up_that_nohup_wants_ignored_is_ignored(image, device, run, monkeypatch):
+def test_sighup_ignored_by_nohup_stays_ignored(image, device, run, monkeypatch):
     sync = BlockCard.sync
 
     def hung_up(card: BlockCard) -> None:
@@ -194,7 +185,9 @@ def test_a_hang_up_that_nohup_wants_ignored_is_ignored(image, device, run, monke
         signal.signal(signal.SIGHUP, before)
 
 
-def test_an_interruption_while_reading_back_tells_what_the_card_is(image, device, run, monkeypatch):
+def test_interruption_while_reading_back_says_so(
+    image, device, run, monkeypatch
+):
     read, calls = BlockCard.read, []
 
     def interrupted(card: BlockCard, offset: int, length: int) -> bytes:
@@ -213,7 +206,7 @@ def test_an_interruption_while_reading_back_tells_what_the_card_is(image, device
     ("when", "sentence"),
     [("sync", "writing it ended after 0 of 4 MiB"), ("read", "reading back it ended after 0 of 4")],
 )
-def test_a_disk_without_blocks_was_pulled_out(
+def test_disk_of_size_zero_was_pulled_out(
     tmp_path, image, device, run, monkeypatch, when, sentence
 ):
     # Unplugged, a USB stick has size 0: Linux answers writes with ENOSPC and reads with nothing, as

@@ -121,7 +121,7 @@ def run_flash(monkeypatch, capsys) -> Callable[..., tuple[int, str, str]]:
     return run
 
 
-def test_an_image_of_4_gib_goes_there_and_back_identical(tmp_path, loop):
+def test_image_of_4_gib_arrives_identical(tmp_path, loop):
     image = write_image(tmp_path / "a.img", 4 << 30, 0, 1, 700, 2049, 4095)
     device = loop(4 << 30)
     done = typing_in(device.name, image, device.path, "--json")
@@ -134,7 +134,7 @@ def test_an_image_of_4_gib_goes_there_and_back_identical(tmp_path, loop):
 
 
 @pytest.mark.parametrize("mapped", [True, False])
-def test_a_packed_image_replaces_what_the_card_held(tmp_path, loop, mapped):
+def test_packed_image_replaces_what_the_card_held(tmp_path, loop, mapped):
     raw = write_image(tmp_path / "a.img", 24 * MIB + 512, 0, 9, 17)
     image = tmp_path / "a.img.xz"  # its map is a.img.bmap
     image.write_bytes(lzma.compress(raw.read_bytes(), preset=0))
@@ -153,7 +153,7 @@ def test_a_packed_image_replaces_what_the_card_held(tmp_path, loop, mapped):
 
 
 @pytest.mark.parametrize("typed", ["", "y", "yes", "loop", "sda"])
-def test_without_the_right_word_nothing_is_written(tmp_path, loop, typed):
+def test_wrong_confirmation_writes_nothing(tmp_path, loop, typed):
     image, device = write_image(tmp_path / "a.img", 2 * MIB, 0), loop(8 * MIB)
     done = typing_in(typed, image, device.path)
     assert done.returncode == 11
@@ -161,11 +161,11 @@ def test_without_the_right_word_nothing_is_written(tmp_path, loop, typed):
     assert Path(device.path).read_bytes() == bytes(8 * MIB)
 
 
-def test_each_refusal_is_a_sentence_and_leaves_the_card_alone(tmp_path, loop, run_flash):
+def test_refusal_is_an_error_and_writes_nothing(tmp_path, loop, run_flash):
     image = write_image(tmp_path / "a.img", 2 * MIB, 0)
     device, small, locked = loop(8 * MIB), loop(MIB), loop(8 * MIB, "--read-only")
     for args, options, code, sentence in (
-        ((image, device.path), {}, 2, "standard input is no terminal"),
+        ((image, device.path), {}, 2, "standard input is not a terminal"),
         ((image, device.path, "--yes"), {}, 2, "--yes needs the device's serial number"),
         (
             (image, device.path, "--yes", "--serial", "7"),
@@ -173,23 +173,23 @@ def test_each_refusal_is_a_sentence_and_leaves_the_card_alone(tmp_path, loop, ru
             11,
             "has no serial number, so it cannot",
         ),
-        ((image, device.path), {"test": "0"}, 11, "is no disk but of kind loop"),
+        ((image, device.path), {"test": "0"}, 11, "is not a disk but of kind loop"),
         ((image, device.path, "--force-device", "sda"), {}, 2, "--force-device names sda"),
         ((image, small.path), {}, 11, "is too small: 1,048,576 bytes"),
         ((image, locked.path), {}, 11, "is read-only"),
-        ((image, "/dev/nowhere"), {}, 11, "is no block device"),
-        ((image, image), {}, 11, "is no block device"),
+        ((image, "/dev/nowhere"), {}, 11, "is not a block device"),
+        ((image, image), {}, 11, "is not a block device"),
         ((tmp_path / "none", device.path), {}, 11, "there is no image"),
         ((image,), {}, 2, "no device was named"),
-        ((image, device.path, "--bmap", image, "--no-bmap"), {}, 2, "exclude each other"),
-        ((image, device.path, "--bmap", image), {}, 11, "no sound block map"),
+        ((image, device.path, "--bmap", image, "--no-bmap"), {}, 2, "cannot be used together"),
+        ((image, device.path, "--bmap", image), {}, 11, "not a valid block map"),
     ):
         found, _, said = run_flash(*args, **options)
         assert (found, sentence in said) == (code, True), (args, said)
     assert Path(device.path).read_bytes() == bytes(8 * MIB)
 
 
-def test_the_list_has_the_loop_device_in_tests_only(loop, run_flash):
+def test_list_shows_loop_devices_in_tests_only(loop, run_flash):
     device = loop(8 * MIB)
     rows = json.loads(run_flash("--json")[1])["devices"]
     assert {r["path"]: r["objections"] for r in rows}[device.path] == []
@@ -198,7 +198,7 @@ def test_the_list_has_the_loop_device_in_tests_only(loop, run_flash):
 
 
 @pytest.mark.skipif(shutil.which("mkfs.ext4") is None, reason="e2fsprogs is not installed")
-def test_a_mounted_device_is_refused_by_the_guard_and_again_by_the_kernel(loop, mounted):
+def test_mounted_device_is_refused_by_guard_and_kernel(loop, mounted):
     device = loop(16 * MIB)
     subprocess.run(["mkfs.ext4", "-q", device.path], check=True)
     point = mounted(device.path)
@@ -211,7 +211,7 @@ def test_a_mounted_device_is_refused_by_the_guard_and_again_by_the_kernel(loop, 
 
 
 @pytest.mark.skipif(shutil.which("mkfs.btrfs") is None, reason="btrfs-progs is not installed")
-def test_the_second_disk_of_a_mounted_btrfs_is_refused_twice_over(loop, mounted):
+def test_second_disk_of_a_mounted_btrfs_is_refused_by_guard_and_kernel(loop, mounted):
     one, other = loop(256 * MIB), loop(256 * MIB)
     subprocess.run(
         ["mkfs.btrfs", "-q", "-d", "raid1", "-m", "raid1", one.path, other.path],
@@ -229,7 +229,7 @@ def test_the_second_disk_of_a_mounted_btrfs_is_refused_twice_over(loop, mounted)
 
 
 @pytest.mark.skipif(shutil.which("mkswap") is None, reason="mkswap is not installed")
-def test_swap_in_use_is_refused_twice_over(loop):
+def test_swap_in_use_is_refused_by_guard_and_kernel(loop):
     device = loop(16 * MIB)
     subprocess.run(["mkswap", "-q", device.path], check=True, capture_output=True)
     subprocess.run(["swapon", device.path], check=True)
@@ -244,27 +244,27 @@ def test_swap_in_use_is_refused_twice_over(loop):
 
 
 @pytest.mark.skipif(shutil.which("mkfs.ext4") is None, reason="e2fsprogs is not installed")
-def test_contents_are_told_without_udev_too(loop):
+def test_contents_are_known_without_udev(loop):
     image = loop(16 * MIB)
     subprocess.run(["mkfs.ext4", "-q", "-L", "root fs", image.path], check=True)
     assert disk_of(image).contents == "ext4 root fs"
 
 
 @pytest.mark.parametrize("change", [{"size": 5}, {"number": "1:1"}])
-def test_a_device_that_was_exchanged_meanwhile_is_not_opened(loop, change):
+def test_exchanged_device_is_not_opened(loop, change):
     disk = disk_of(loop(8 * MIB))
     with pytest.raises(ImageError, match="another device than a moment ago"):
         BlockCard(replace(disk, **change))
     BlockCard(disk).close()  # and whoever asks properly can have it
 
 
-def test_a_file_is_not_opened_as_a_card(tmp_path, loop):
+def test_file_is_not_opened_as_a_card(tmp_path, loop):
     (tmp_path / "a").write_bytes(b"x")
-    with pytest.raises(ImageError, match="is no block device"):
+    with pytest.raises(ImageError, match="is not a block device"):
         BlockCard(replace(disk_of(loop(MIB)), path=str(tmp_path / "a")))
 
 
-def test_reading_back_asks_the_card_and_not_the_cache(tmp_path, loop):
+def test_reading_back_bypasses_the_cache(tmp_path, loop):
     image, device = write_image(tmp_path / "a.img", 8 * MIB, 0, 5), loop(8 * MIB)
 
     class Forgetful(BlockCard):
@@ -284,7 +284,7 @@ def test_reading_back_asks_the_card_and_not_the_cache(tmp_path, loop):
         flash(open_source(image), whole_map(8 * MIB), card, quiet)
 
 
-def test_a_card_that_fails_while_it_is_written_is_a_sentence(tmp_path, mounted, loop):
+def test_card_that_fails_while_written_is_an_error(tmp_path, mounted, loop):
     # The device claims 64 MiB and stands on 8: writes beyond fail in the kernel, with EIO.
     point = mounted("-t", "tmpfs", "-o", "size=8m", "tmpfs")
     image = write_image(tmp_path / "a.img", 64 * MIB, *range(0, 64))
@@ -296,7 +296,7 @@ def test_a_card_that_fails_while_it_is_written_is_a_sentence(tmp_path, mounted, 
         assert card.read(0, 512) == bytes(512)
 
 
-def test_a_read_that_is_not_aligned_gives_just_these_bytes(loop):
+def test_unaligned_read_gives_just_these_bytes(loop):
     device = loop(8 * MIB)
     device.file.write_bytes(NOISE * 8)
     with BlockCard(disk_of(device)) as card:
@@ -311,7 +311,7 @@ def test_a_read_that_is_not_aligned_gives_just_these_bytes(loop):
             assert card.read(offset, length) == (NOISE * 8)[offset : offset + length]
 
 
-def test_a_device_without_room_says_so_as_the_kernel_does(loop):
+def test_device_without_room_raises_enospc(loop):
     with BlockCard(disk_of(loop(MIB))) as card, pytest.raises(OSError) as caught:
         card.write(MIB, b"x" * 512)
     assert caught.value.errno == errno.ENOSPC
@@ -333,7 +333,7 @@ def numbered(monkeypatch) -> Callable[..., None]:
     return give
 
 
-def test_with_its_serial_number_nobody_is_asked(tmp_path, loop, run_flash, numbered):
+def test_right_serial_number_asks_nobody(tmp_path, loop, run_flash, numbered):
     image, device = write_image(tmp_path / "a.img", 2 * MIB, 0), loop(8 * MIB)
     numbered("A1B2", device)
     code, _, said = run_flash(image, device.path, "--yes", "--serial", "A1B3")
@@ -346,7 +346,7 @@ def test_with_its_serial_number_nobody_is_asked(tmp_path, loop, run_flash, numbe
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_an_interrupted_flash_tells_of_the_card(
+def test_interrupted_flash_says_what_state_the_card_is_in(
     tmp_path, loop, run_flash, numbered, monkeypatch, number
 ):
     image, device = write_image(tmp_path / "a.img", 8 * MIB, 0, 6), loop(8 * MIB)
@@ -373,7 +373,7 @@ def test_an_interrupted_flash_tells_of_the_card(
     assert Path(device.path).read_bytes()[:MIB] == bytes(MIB)
 
 
-def test_a_card_that_is_exchanged_while_the_person_thinks_is_not_written(
+def test_card_exchanged_while_asking_is_not_written(
     tmp_path, loop, run_flash, numbered, monkeypatch
 ):
     image, device = write_image(tmp_path / "a.img", 2 * MIB, 0), loop(8 * MIB)
@@ -386,5 +386,5 @@ def test_a_card_that_is_exchanged_while_the_person_thinks_is_not_written(
     monkeypatch.setattr(command.sys.stdin, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(command.click, "prompt", think)
     code, _, said = run_flash(image, device.path)
-    assert (code, "changed meanwhile" in said) == (11, True)
+    assert (code, "has changed since you were asked" in said) == (11, True)
     assert Path(device.path).read_bytes() == bytes(8 * MIB)

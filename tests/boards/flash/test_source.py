@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import gzip
-import io
 import lzma
 import random
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from boards.flash.source import CHUNK, open_source, xz_size
+from boards.flash.source import CHUNK, open_source
 from edge_kit.errors import ImageError
 
 PACKERS = {
@@ -32,7 +29,7 @@ def images(tmp_path_factory):
 
 
 @pytest.mark.parametrize("packing", PACKERS)
-def test_all_packings_give_the_same_bytes_in_whole_chunks(images, packing):
+def test_packed_image_gives_the_bytes_of_the_raw_one(images, packing):
     source = open_source(images / packing)
     assert (source.packing, source.size) == (packing, len(DATA))
     chunks = list(source.chunks())
@@ -40,7 +37,7 @@ def test_all_packings_give_the_same_bytes_in_whole_chunks(images, packing):
     assert [c.offset for c in chunks] == list(range(0, len(DATA), CHUNK))
 
 
-def test_of_a_raw_file_only_what_is_wanted_is_read(images):
+def test_raw_image_is_read_only_where_wanted(images):
     source = open_source(images / "raw")
     last = len(DATA) - 1
     for wanted, offsets in (
@@ -52,26 +49,14 @@ def test_of_a_raw_file_only_what_is_wanted_is_read(images):
         assert all(c.data == DATA[c.offset : c.offset + CHUNK] for c in found)
 
 
-@given(st.lists(st.integers(0, 70_000), min_size=1, max_size=4), st.integers(0, 3))
-@settings(max_examples=25)
-def test_the_index_tells_the_size_of_all_streams(sizes, padding):
-    streams = [lzma.compress(bytes(n), preset=0) for n in sizes]
-    data = (b"\0" * 4 * padding).join(streams) + b"\0" * 4 * padding
-    assert xz_size(io.BytesIO(data)) == sum(sizes)
-
-
-@given(st.binary(max_size=64))
-def test_an_index_of_noise_is_refused_or_empty(noise):
-    try:
-        assert xz_size(io.BytesIO(noise)) == 0
-    except lzma.LZMAError:
-        pass
-    else:
-        assert noise.strip(b"\0") == b""
+def test_size_of_an_xz_of_several_streams_is_their_sum(tmp_path):
+    file = tmp_path / "a.xz"
+    file.write_bytes(b"".join(lzma.compress(bytes(n), preset=0) for n in (1, 0, 70_000)))
+    assert open_source(file).size == 70_001
 
 
 @pytest.mark.parametrize("cut", [1, 4, 100, 5000])
-def test_a_truncated_xz_is_refused_before_anything_is_written(images, tmp_path, cut):
+def test_truncated_xz_is_refused_when_opened(images, tmp_path, cut):
     file = tmp_path / "a.xz"
     file.write_bytes((images / "xz").read_bytes()[:-cut])
     with pytest.raises(ImageError, match="truncated or damaged"):
@@ -79,7 +64,7 @@ def test_a_truncated_xz_is_refused_before_anything_is_written(images, tmp_path, 
 
 
 @pytest.mark.parametrize("cut", [1, 8, 5000])
-def test_a_truncated_gzip_is_refused_before_anything_is_written(images, tmp_path, cut):
+def test_truncated_gzip_is_refused_when_opened(images, tmp_path, cut):
     file = tmp_path / "a.gz"
     file.write_bytes((images / "gzip").read_bytes()[:-cut])
     with pytest.raises(ImageError, match="truncated or damaged"):
@@ -87,7 +72,7 @@ def test_a_truncated_gzip_is_refused_before_anything_is_written(images, tmp_path
 
 
 @pytest.mark.parametrize("packing", ["xz", "gzip"])
-def test_a_flipped_byte_within_is_noticed(images, tmp_path, packing):
+def test_flipped_byte_in_a_packed_image_is_noticed(images, tmp_path, packing):
     data = bytearray((images / packing).read_bytes())
     data[len(data) // 2] ^= 0x10
     file = tmp_path / "a"
@@ -97,7 +82,7 @@ def test_a_flipped_byte_within_is_noticed(images, tmp_path, packing):
 
 
 @pytest.mark.parametrize("change", [DATA[:-1], DATA + b"x", b""])
-def test_a_file_that_changes_meanwhile_is_noticed(tmp_path, change):
+def test_image_that_changes_while_read_is_noticed(tmp_path, change):
     file = tmp_path / "a"
     file.write_bytes(DATA)
     source = open_source(file)
@@ -112,19 +97,18 @@ def test_a_file_that_changes_meanwhile_is_noticed(tmp_path, change):
         (b"", "is empty"),
         (lzma.compress(b""), "is empty"),
         (b"\x28\xb5\x2f\xfd....", "packed with zstd; unpack it"),
-        (b"BZh91AY", "packed with bzip2"),
         (b"PK\x03\x04....", "packed with zip"),
     ],
 )
-def test_what_is_no_image_is_a_sentence(tmp_path, data, sentence):
+def test_empty_or_unknown_image_is_an_error(tmp_path, data, sentence):
     file = tmp_path / "a"
     file.write_bytes(data)
     with pytest.raises(ImageError, match=sentence):
         open_source(file)
 
 
-def test_a_path_that_is_no_file_is_a_sentence(tmp_path):
+def test_path_without_a_file_is_an_error(tmp_path):
     with pytest.raises(ImageError, match="there is no image"):
         open_source(tmp_path / "none")
-    with pytest.raises(ImageError, match="is a directory"):
+    with pytest.raises(ImageError, match="is not a file"):
         open_source(tmp_path)

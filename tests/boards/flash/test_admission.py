@@ -1,4 +1,4 @@
-"""Which target passes, read again at each step; on trees of disks, without any device."""
+"""Which target is admitted, read again at each step; on trees of disks, without any device."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from boards.flash.admission import Admission
 from boards.flash.disks import Disk, parse_disks
 from edge_kit.errors import ImageError, UsageError
-from tests.support.lsblk import GB, disk, modern, part, usb
+from tests.support.lsblk import GB, answer, disk, part, usb
 
 PC = disk("sda", 500 * GB, part("sda1", at="/"), serial="PC")
 NEED = 4 * GB
@@ -20,7 +20,7 @@ class Machine:
     """Disks that may change between two readings."""
 
     def __init__(self, *nodes: object) -> None:
-        self.disks: tuple[Disk, ...] = parse_disks(modern(list(nodes)))  # type: ignore[arg-type]
+        self.disks: tuple[Disk, ...] = parse_disks(answer(list(nodes)))  # type: ignore[arg-type]
 
     def admission(self, device="sdb", force=None, serial=None, alone=False) -> Admission:
         return Admission(device, force, serial, loops=False, alone=alone, read=lambda: self.disks)
@@ -35,7 +35,7 @@ def writable(monkeypatch):
     monkeypatch.setattr(os, "access", lambda *_a, **_o: True)
 
 
-def test_a_stick_passes_and_the_system_does_not():
+def test_stick_is_admitted_and_the_system_disk_is_not():
     machine = Machine(PC, usb())
     assert machine.admission().look(NEED).path == "/dev/sdb"
     for device in ("sda", "/dev/sda", "sda1"):
@@ -43,14 +43,14 @@ def test_a_stick_passes_and_the_system_does_not():
             machine.admission(device, force=device, serial="PC", alone=True).look(NEED)
 
 
-def test_its_serial_number_lets_only_that_device_pass():
+def test_serial_number_admits_only_its_device():
     machine = Machine(PC, usb(serial="A1"), usb("sdc", serial="A2"))
     assert machine.admission(serial="A1", alone=True).look(NEED).name == "sdb"
     with pytest.raises(ImageError, match="has the serial number 'A1', not 'A2'"):
         machine.admission(serial="A2", alone=True).look(NEED)
 
 
-def test_a_device_without_a_serial_number_is_confirmed_by_name_only():
+def test_device_without_a_serial_number_is_confirmed_by_name_only():
     machine = Machine(PC, usb(serial=None))
     assert machine.admission().look(NEED).serial == ""
     for serial in ("7", "None", " "):
@@ -58,7 +58,7 @@ def test_a_device_without_a_serial_number_is_confirmed_by_name_only():
             machine.admission(serial=serial, alone=True).look(NEED)
 
 
-def test_a_serial_number_that_two_devices_have_confirms_neither():
+def test_serial_number_of_two_devices_confirms_neither():
     # As in readers of one batch, and in those with several slots.
     machine = Machine(PC, usb(serial="000000001206"), usb("sdc", 0, serial="000000001206"))
     with pytest.raises(ImageError, match=r"and so has /dev/sdc: it does not tell"):
@@ -66,7 +66,7 @@ def test_a_serial_number_that_two_devices_have_confirms_neither():
     assert machine.admission(serial="000000001206").look(NEED).name == "sdb"
 
 
-def test_forcing_names_the_very_device():
+def test_force_device_names_the_same_device():
     machine = Machine(PC, disk("sdb", 200 * GB))
     with pytest.raises(ImageError, match="add --force-device sdb"):
         machine.admission().look(NEED)
@@ -75,7 +75,7 @@ def test_forcing_names_the_very_device():
     assert machine.admission(force="sdb").look(NEED).name == "sdb"
 
 
-def test_a_link_that_leads_elsewhere_later_is_noticed(tmp_path):
+def test_link_that_leads_elsewhere_later_is_noticed(tmp_path):
     link = tmp_path / "usb-STORAGE"
     link.symlink_to("/dev/sdb")
     machine = Machine(PC, usb(), usb("sdc", 32 * GB, serial="B"))
@@ -87,40 +87,15 @@ def test_a_link_that_leads_elsewhere_later_is_noticed(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "change",
-    [{"serial": "B"}, {"size": 33 * GB}, {"model": "X"}, {"number": "1:1"}],
-)
-def test_a_device_that_was_exchanged_before_it_was_open_is_noticed(change):
-    machine = Machine(PC, usb())
-    admission = machine.admission()
-    target = admission.look(NEED)
-    admission.still(target)
-    machine.change("sdb", **change)
-    with pytest.raises(ImageError, match="changed meanwhile; nothing was written"):
-        admission.still(target)
-    machine.disks = machine.disks[:1]
-    with pytest.raises(ImageError, match="was pulled out; nothing was written"):
-        admission.still(target)
-
-
-def test_being_open_is_no_exchange():
-    machine = Machine(PC, usb())
-    admission = machine.admission()
-    target = admission.look(NEED)
-    machine.change("sdb", busy=True, writers=("edge-kit (1)",))
-    admission.still(target)
-
-
-@pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"busy": True}, "in use, though nothing shows by what"),
+        ({"busy": True}, "in use, but nothing shows by what"),
         ({"writers": ("qemu (7)", "dd (8)")}, r"open for writing in dd \(8\), qemu \(7\)"),
         ({"mounts": ("/media/me",)}, "mounted at /media/me"),
         ({"read_only": True}, "read-only"),
     ],
 )
-def test_what_begins_between_two_looks_is_noticed_and_not_forcible(change, sentence):
+def test_use_that_begins_between_two_looks_is_final(change, sentence):
     machine = Machine(PC, usb())
     admission = machine.admission(force="sdb")
     admission.look(NEED)
@@ -129,18 +104,8 @@ def test_what_begins_between_two_looks_is_noticed_and_not_forcible(change, sente
         admission.look(NEED)
 
 
-@pytest.mark.parametrize("mode", [0o660, 0o600])
-def test_who_may_not_write_is_told_what_to_do(tmp_path, monkeypatch, mode):
-    node = tmp_path / "sdb"
-    node.touch()
-    node.chmod(mode)
-    machine = Machine(PC, usb())
-    machine.change("sdb", path=str(node))
+def test_user_without_rights_is_told_of_sudo(monkeypatch):
     monkeypatch.setattr(os, "access", lambda *_a, **_o: False)
-    monkeypatch.setattr(type(node), "group", lambda _self: "disk")
-    with pytest.raises(
-        ImageError, match="may not be written by this user; run the same command with sudo"
-    ) as caught:
-        machine.admission(str(node)).look(NEED)
-    assert ("member of the group disk" in str(caught.value)) == (mode == 0o660)
-    assert 'sudo "$(command -v edge-kit)"' in str(caught.value)
+    with pytest.raises(ImageError, match="may not be written by this user") as caught:
+        Machine(PC, usb()).admission().look(NEED)
+    assert 'sudo "$(command -v edge-kit)"' in caught.value.hint

@@ -38,7 +38,7 @@ def beside(image, text: str):
         f"{OTHER}  b.img.xz\n{DIGEST}  a.img.xz\n\n",
     ],
 )
-def test_what_checksum_programs_write_is_understood(image, text):
+def test_checksum_file_of_known_programs_is_read(image, text):
     file = beside(image, text)
     assert find_checksum(image) == file
     seen = []
@@ -57,26 +57,23 @@ def test_what_checksum_programs_write_is_understood(image, text):
         (f"{DIGEST}  a.img.xz\n{OTHER}  a.img.xz\n", "has no SHA-256"),
     ],
 )
-def test_another_files_checksum_is_a_sentence(image, text, sentence):
+def test_checksum_of_another_file_is_an_error(image, text, sentence):
     with pytest.raises(ImageError, match=sentence) as caught:
         check_checksum(image, beside(image, text), lambda *_: None)
     assert caught.value.exit_code == 11
     assert "fetch" in caught.value.hint
 
 
-def test_noise_and_directories_are_sentences(image, tmp_path):
+def test_unreadable_checksum_file_is_an_error(image, tmp_path):
     file = tmp_path / "a.img.xz.sha256"
     file.write_bytes(b"\xff\xfe")
-    with pytest.raises(ImageError, match="is no text"):
+    with pytest.raises(ImageError, match="has no SHA-256 of"):
         read_checksum(file, "a.img.xz")
     with pytest.raises(ImageError, match="cannot be read"):
         read_checksum(tmp_path, "a.img.xz")
-    file.write_text("x" * (1 << 21), encoding="ascii")
-    with pytest.raises(ImageError, match="too large"):
-        read_checksum(file, "a.img.xz")
 
 
-def test_without_a_checksum_nothing_is_compared(image):
+def test_image_without_a_checksum_file_is_not_compared(image):
     assert find_checksum(image) is None
     image.with_name("a.img.sha256").write_text(OTHER)  # of the unpacked image: another file
     assert find_checksum(image) is None
