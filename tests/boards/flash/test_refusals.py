@@ -185,9 +185,7 @@ def test_sighup_ignored_by_nohup_stays_ignored(image, device, run, monkeypatch):
         signal.signal(signal.SIGHUP, before)
 
 
-def test_interruption_while_reading_back_says_so(
-    image, device, run, monkeypatch
-):
+def test_interruption_while_reading_back_says_so(image, device, run, monkeypatch):
     read, calls = BlockCard.read, []
 
     def interrupted(card: BlockCard, offset: int, length: int) -> bytes:
