@@ -4,19 +4,33 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from edge_kit.errors import MissingExtraError, UsageError
-from exporters.config import CLOUD_WEIGHTS, TARGETS, ExportConfig
+from exporters.config import (
+    CLOUD_WEIGHTS,
+    TARGETS,
+    BudgetConfig,
+    DataConfig,
+    ExportConfig,
+    ModelConfig,
+    OutputConfig,
+    QuantizationConfig,
+    SplitConfig,
+    TrainingConfig,
+)
 from exporters.console import Console
 
 if TYPE_CHECKING:
     from exporters.graph.cuts import Candidate
 
 __all__ = ["calibrate", "export"]
+
+_Part = TypeVar("_Part")
 
 LISTED_CLASSES = 2  # any number does to list the cuts of a backbone without photos
 
@@ -154,20 +168,30 @@ def _numbers(_context: click.Context, _option: click.Parameter, text: str | None
 @click.option("--seed", default=0, show_default=True, help="Fixes everything random.")
 @click.option("--processes", type=int, help="Worker processes. Default: one a core.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
-def export(list_cuts: bool, as_json: bool, no_tflite: bool, targets: str, **given: Any) -> None:
+def export(list_cuts: bool, as_json: bool, **given: Any) -> None:
     """Make a bundle, or list cuts."""
-    needs = ("data", "out") if not list_cuts else ()
-    for flag in needs:
+    model = _part(ModelConfig, given, factory=given["model"])
+    split = _part(SplitConfig, given)
+    if list_cuts:
+        _need_torch()
+        _list_cuts(model, split, as_json)
+        return
+    for flag in ("data", "out"):
         if given[flag] is None:
             raise UsageError(f"an export needs --{flag}", "see edge-kit export --help")
-    for flag in ("data", "out"):
-        given[flag] = given[flag] if given[flag] is not None else Path()
-    wanted = tuple(t.strip() for t in targets.split(",") if t.strip())
-    config = ExportConfig(targets=wanted, tflite=not no_tflite, **given)
+    targets = tuple(t.strip() for t in given.pop("targets").split(",") if t.strip())
+    config = ExportConfig(
+        data=_part(DataConfig, given, folder=given["data"]),
+        model=model,
+        output=_part(OutputConfig, given, folder=given["out"]),
+        split=split,
+        training=_part(TrainingConfig, given),
+        quantization=_part(
+            QuantizationConfig, given, targets=targets, tflite=not given["no_tflite"]
+        ),
+        budgets=_part(BudgetConfig, given, accuracy=given["accuracy_budget"]),
+    )
     _need_torch()
-    if list_cuts:
-        _list_cuts(config, as_json)
-        return
     from exporters.pipeline import export as run
 
     with Console() as console:
@@ -243,22 +267,26 @@ def calibrate(
     )
 
 
+def _part(kind: type[_Part], given: dict[str, Any], **more: Any) -> _Part:
+    """Make one part of the configuration from the options that are named like its fields."""
+    names = {f.name for f in fields(kind)} - more.keys()  # type: ignore[arg-type]
+    return kind(**{name: given[name] for name in names}, **more)
+
+
 def _need_torch() -> None:
     for module, package in (("torch", "torch"), ("onnx", "onnx")):
         if importlib.util.find_spec(module) is None:
             raise MissingExtraError(package, "export", "edge-kit export")
 
 
-def _list_cuts(config: ExportConfig, as_json: bool) -> None:
+def _list_cuts(model: ModelConfig, split: SplitConfig, as_json: bool) -> None:
     from exporters.graph.cuts import choose, find_cuts
     from exporters.graph.plan import SORTING_CHANNELS, load_classifier
-    from exporters.graph.trace import trace
 
-    source = load_classifier(config, LISTED_CLASSES)
-    traced = trace(source.module, (3, source.rule.height, source.rule.width))
+    traced = load_classifier(model, LISTED_CLASSES).trace()
     cuts = find_cuts(traced)
-    channels = config.channels or SORTING_CHANNELS
-    chosen = choose(cuts, config.cut, budget=config.budget, channels=channels)
+    channels = split.channels or SORTING_CHANNELS
+    chosen = choose(cuts, split.cut, budget=split.budget, channels=channels)
     if as_json:
         rows = [{**c.to_json(), "chosen": c is chosen} for c in cuts]
         click.echo(json.dumps({"cuts": rows, "macs": traced.macs}))

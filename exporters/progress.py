@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["Progress", "SilentProgress"]
+__all__ = ["Progress", "SilentProgress", "Tick", "ignore"]
+
+Tick = Callable[[int, int], None]  # steps done, steps in total
+
+
+def ignore(done: int, total: int) -> None:
+    """Be a `Tick` that nobody watches."""
 
 
 class Progress(Protocol):

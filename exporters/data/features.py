@@ -9,7 +9,7 @@ import math
 import multiprocessing
 import os
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -25,6 +25,7 @@ from edge_kit.pixels.preprocess import Preprocessor
 from edge_kit.sources.photo import read_photo
 from exporters.data.augment import augment
 from exporters.data.photos import open_reduced
+from exporters.progress import Tick, ignore
 
 __all__ = ["FeatureTask", "compute_features"]
 
@@ -67,14 +68,14 @@ def compute_features(
     task: FeatureTask,
     *,
     processes: int = 1,
-    tick: Callable[[int, int], None] = lambda done, total: None,
+    tick: Tick = ignore,
 ) -> tuple[NDArray[np.float16], ...]:
     """Compute what is missing and return all views, the plain one first, as memory maps.
 
     Args:
         task: See `FeatureTask`. A folder with a part of the rows is completed.
         processes: Worker processes; 1 works in this one.
-        tick: Told rows done and rows in all.
+        tick: Told rows done and rows in total.
 
     Raises:
         ExportError: A photo became unreadable, or the disk is full.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from edge_kit.errors import ExportError, MissingExtraError, SourceError
 from edge_kit.pixels.jpeg import jpeg_size
 from edge_kit.pixels.preprocess import Preprocessor
 from edge_kit.sources.photo import PHOTO_SUFFIXES, read_photo
+from exporters.progress import Tick, ignore
 
 __all__ = [
     "SPLITS",
@@ -35,8 +36,6 @@ SPLITS = ("train", "validation", "test")
 _ALIASES = {"val": "validation", "valid": "validation", "dev": "validation"}
 SHARE = 0.15  # of each class, for validation and for test, where no subfolders state a split
 UNREADABLE_LIMIT = 0.05
-
-Tick = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -192,7 +191,7 @@ def _from_classes(root: Path) -> PhotoSet:
     return PhotoSet(root, classes, {s: tuple(p) for s, p in splits.items()}, rule)
 
 
-def check_photos(found: PhotoSet, tick: Tick = lambda done, total: None) -> PhotoSet:
+def check_photos(found: PhotoSet, tick: Tick = ignore) -> PhotoSet:
     """Decode every photo once and leave out those that cannot be read.
 
     Args:
@@ -270,7 +269,7 @@ def load_pixels(
     photos: PhotoSet,
     chosen: Sequence[Photo],
     preprocessor: Preprocessor,
-    tick: Tick = lambda done, total: None,
+    tick: Tick = ignore,
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Decode and resize photos exactly as a device does.
 

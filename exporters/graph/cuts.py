@@ -49,6 +49,10 @@ class Candidate:
         """Bytes of one sample's features as int8 behind a bottleneck of `channels`."""
         return min(channels, self.shape[0]) * self.shape[1] * self.shape[2]
 
+    def __str__(self) -> str:
+        shape = " x ".join(str(s) for s in self.shape)
+        return f"{self.name}: {shape}, {self.macs_share:.0%} of the model"
+
     def to_json(self) -> dict[str, Any]:
         """Return the form that ``--list-cuts --json`` prints."""
         return {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from edge_kit.intervals import wilson
 from edge_kit.tensors import TensorSpec
 from edge_kit.wire import FeatureHeader, FeatureMessage
 from exporters.engines.exported import Exported
+from exporters.progress import Tick, ignore
 
 __all__ = ["Outcome", "Share", "measure", "message_size"]
 
@@ -125,7 +126,7 @@ def measure(
     labels: NDArray[np.int64],
     jpeg_bytes: NDArray[np.int64],
     features: TensorSpec,
-    tick: Callable[[int, int], None] = lambda done, total: None,
+    tick: Tick = ignore,
 ) -> Outcome:
     """Run photos through the exported files as device and worker would.
 

@@ -9,15 +9,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from exporters.config import ExportConfig
 from exporters.data.photos import spread
 from exporters.engines.exported import Exported
+from exporters.engines.files import EngineFiles
 from exporters.graph.halves import Halves
 from exporters.graph.plan import SplitPlan
 from exporters.judge import gates, parity
 from exporters.judge.gates import Gate
 from exporters.judge.tflite_loads import tflite_loads
-from exporters.stages.building import EngineFiles, full_model
 
 __all__ = ["verify"]
 
@@ -33,7 +32,9 @@ def verify(
     files: EngineFiles,
     pixels: NDArray[np.uint8],
     labels: NDArray[np.int64],
-    config: ExportConfig,
+    *,
+    storage: str,
+    size_ratio: float,
 ) -> tuple[Gate, ...]:
     """Measure all gates; none raises here.
 
@@ -43,7 +44,8 @@ def verify(
         files: What was built.
         pixels: Of the calibration split, uint8 (N, h, w, 3).
         labels: Of the same photos, (N,).
-        config: How cloud weights are stored.
+        storage: How the weights of the cloud files are stored.
+        size_ratio: How many times smaller than its float twin an int8 end model must be.
     """
     some = spread(len(pixels), PHOTOS)
     shown, truth = np.asarray(pixels[some]), labels[some]
@@ -51,7 +53,7 @@ def verify(
     batch = torch.from_numpy(few.transpose(0, 3, 1, 2).astype(np.float32))
     inputs = plan.normalize(batch).numpy()
     loss = max(ACCURACY_BUDGET, SLACK_PHOTOS / len(some))
-    whole, storage = full_model(plan), config.cloud_weights
+    whole = plan.full
     once = {f.source: _Once(f.source, f.entry) for f in (files.twin, *files.ends)}
     twin, primary = once[files.twin.source], once[files.primary.source]
     measured = [
@@ -67,7 +69,7 @@ def verify(
             gates.int8_agreement(end, twin, shown),
             gates.cloud_agreement(end, twin, files.tail, shown),
             gates.int8_accuracy(end, twin, shown, truth, budget=loss),
-            gates.int8_size(end, twin, budget=config.size_ratio),
+            gates.int8_size(end, twin, budget=size_ratio),
         ]
     if files.tflite is not None:
         tflite = once[files.tflite.source]

@@ -32,19 +32,16 @@ from exporters.graph.halves import (
     principal_bottleneck,
     round_features,
 )
+from exporters.progress import Tick
 from exporters.train.allocator import keep_freed_memory
 
 __all__ = [
     "FeatureCache",
-    "Progress",
     "TrainingRecipe",
     "fitting_channels",
     "train_halves",
     "train_tail",
 ]
-
-# stage, steps done, steps in all
-Progress = Callable[[str, int, int], None]
 
 _SAMPLES_FOR_PCA = 400
 _DISTILLATION_TEMPERATURE = 2.0  # Hinton et al., 2015
@@ -175,8 +172,8 @@ def train_tail(
     tail: nn.Module,
     fresh: Sequence[nn.Parameter],
     cache: FeatureCache,
-    config: TrainingRecipe,
-    progress: Progress,
+    recipe: TrainingRecipe,
+    tick: Tick,
 ) -> nn.Module:
     """Fine-tune a pretrained tail with a fresh classifier on unbottlenecked features.
 
@@ -184,8 +181,8 @@ def train_tail(
         tail: (N, C, h, w) to (N, classes); trained in place as the starting point.
         fresh: Parameters that start from nothing and learn faster.
         cache: Training split.
-        config: See `TrainingRecipe`.
-        progress: Told after each step.
+        recipe: See `TrainingRecipe`.
+        tick: Told after each step.
 
     Returns:
         The averaged tail, in eval mode.
@@ -195,7 +192,7 @@ def train_tail(
     def loss(x: Tensor, labels: Tensor) -> Tensor:
         return F.cross_entropy(tail(x), labels, label_smoothing=0.1)
 
-    average = _optimize("tail", tail, groups, loss, cache, config, config.tail_epochs, progress)
+    average = _optimize(tail, groups, loss, cache, recipe, recipe.tail_epochs, tick)
     average.eval()
     return average  # type: ignore[no-any-return]
 
@@ -206,8 +203,8 @@ def train_halves(
     tail: nn.Module,
     cache: FeatureCache,
     classes: int,
-    config: TrainingRecipe,
-    progress: Progress,
+    recipe: TrainingRecipe,
+    tick: Tick,
 ) -> Halves:
     """Train encode, decode and exit, and adapt the tail, against the full model and the labels.
 
@@ -217,24 +214,24 @@ def train_halves(
         tail: The full model's own tail, trained; it is copied, and teaches.
         cache: The trunk's features of the training split.
         classes: Number of classes.
-        config: See `TrainingRecipe`.
-        progress: Told after each step.
+        recipe: See `TrainingRecipe`.
+        tick: Told after each step.
 
     Returns:
         Both halves in eval mode, features with step 1.0.
     """
-    torch.manual_seed(config.seed)
+    torch.manual_seed(recipe.seed)
     teacher = tail.eval().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     rows = np.arange(len(cache.labels))[:: max(1, len(cache.labels) // _SAMPLES_FOR_PCA)]
     sample = cache.batch(np.zeros_like(rows), rows)
     size = (sample.shape[2], sample.shape[3])
-    values = config.channels * size[0] * size[1]
-    bits = max(0.5, (config.message_bytes - _MESSAGE_OVERHEAD) * 8 / values)
-    encode, decode = principal_bottleneck(sample, config.channels, bits)
-    head = ExitHead(config.channels, classes, size, config.exit_width)
+    values = recipe.channels * size[0] * size[1]
+    bits = max(0.5, (recipe.message_bytes - _MESSAGE_OVERHEAD) * 8 / values)
+    encode, decode = principal_bottleneck(sample, recipe.channels, bits)
+    head = ExitHead(recipe.channels, classes, size, recipe.exit_width)
     net = _Bottlenecked(encode, decode, head, copy.deepcopy(tail))
     net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    rate = _Rate(config.message_bytes)
+    rate = _Rate(recipe.message_bytes)
 
     def loss(x: Tensor, labels: Tensor) -> Tensor:
         with torch.no_grad():
@@ -242,42 +239,41 @@ def train_halves(
         features, exit_logits, cloud_logits = net(x)
         bits = laplace_bits(features, 1.0, net.spread)
         rate.update(features)
-        cloud = _taught(cloud_logits, labels, taught, config.distillation)
-        early = _taught(exit_logits, labels, taught, config.distillation)
-        return cloud + config.exit_weight * early + rate.weight * bits
+        cloud = _taught(cloud_logits, labels, taught, recipe.distillation)
+        early = _taught(exit_logits, labels, taught, recipe.distillation)
+        return cloud + recipe.exit_weight * early + rate.weight * bits
 
     speeds = {id(p): 2.5 for p in head.parameters()}
     speeds |= {id(p): 0.25 for p in [*encode.parameters(), *decode.parameters(), net.spread]}
     groups = _groups(net, speeds)
-    average = _optimize("halves", net, groups, loss, cache, config, config.epochs, progress)
+    average = _optimize(net, groups, loss, cache, recipe, recipe.epochs, tick)
     average.eval().to(memory_format=torch.contiguous_format)
     end = EndModel(normalize, trunk, average.encode, average.head, 1.0)
     return Halves(end.eval(), CloudHalf(average.decode, average.tail).eval())
 
 
 def _optimize(
-    stage: str,
     module: Any,
     groups: list[dict[str, Any]],
     loss: Callable[[Tensor, Tensor], Tensor],
     cache: FeatureCache,
-    config: TrainingRecipe,
+    recipe: TrainingRecipe,
     epochs: int,
-    progress: Progress,
+    tick: Tick,
 ) -> Any:
     """Run SGD with a cosine schedule over random views; return the averaged module."""
     keep_freed_memory()
-    torch.manual_seed(config.seed)
-    random = np.random.default_rng(config.seed)
+    torch.manual_seed(recipe.seed)
+    random = np.random.default_rng(recipe.seed)
     module.to(memory_format=torch.channels_last).train()
     for norm in module.modules():
         if isinstance(norm, nn.BatchNorm2d) and norm.momentum is not None:
             # Few steps: statistics must follow the weights faster than in a long pretraining.
             norm.momentum = max(norm.momentum, 0.05)
     average = _Average(module)
-    optimizer = torch.optim.SGD(groups, config.learning_rate, momentum=0.9, nesterov=True)
+    optimizer = torch.optim.SGD(groups, recipe.learning_rate, momentum=0.9, nesterov=True)
     count = len(cache.labels)
-    batch = min(config.batch, count)
+    batch = min(recipe.batch, count)
     steps = epochs * (count // batch)
     step = 0
     for _epoch in range(epochs):
@@ -287,7 +283,7 @@ def _optimize(
             rows = order[start : start + batch]
             shape = min(1.0, (step + 1) / 60) * 0.5 * (1 + math.cos(math.pi * step / steps))
             for group in optimizer.param_groups:
-                group["lr"] = config.learning_rate * group["speed"] * shape
+                group["lr"] = recipe.learning_rate * group["speed"] * shape
             value = loss(cache.batch(views[rows], rows), torch.from_numpy(cache.labels[rows]))
             optimizer.zero_grad()
             value.backward()  # type: ignore[no-untyped-call]
@@ -295,7 +291,7 @@ def _optimize(
             optimizer.step()
             average.update(module)
             step += 1
-            progress(stage, step, steps)
+            tick(step, steps)
     return average.module
 
 

@@ -1,0 +1,80 @@
+"""The stages that read photos: which can be read, and their pixels as a device sees them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_kit.bundle.manifest import Preprocessing
+from edge_kit.pixels.jpeg import QUALITY
+from edge_kit.pixels.preprocess import Preprocessor
+from exporters.data.photos import PhotoSet, check_photos, find_photos, load_pixels, without
+from exporters.stages.workspace import Workspace
+
+__all__ = ["DecodedPhotos", "decode_photos", "read_photos"]
+
+
+@dataclass(frozen=True)
+class DecodedPhotos:
+    """A split as the model sees it.
+
+    Attributes:
+        pixels: Memory map of uint8 (N, h, w, 3).
+        labels: Class indices, (N,).
+        jpeg_bytes: What each photo would take as a JPEG, (N,).
+    """
+
+    pixels: NDArray[np.uint8]
+    labels: NDArray[np.int64]
+    jpeg_bytes: NDArray[np.int64]
+
+
+def read_photos(folder: Path, work: Workspace) -> PhotoSet:
+    """Return the photos below `folder` that can be read.
+
+    Raises:
+        ExportError: As `find_photos` and `check_photos` say.
+    """
+    found = find_photos(folder)
+
+    def make(place: Path) -> None:
+        checked = check_photos(found, work.tick("photos"))
+        (place / "unreadable.json").write_text(json.dumps(checked.unreadable), encoding="utf-8")
+
+    made = work.run("photos", {"found": found.fingerprint()}, make)
+    unreadable = json.loads((made / "unreadable.json").read_text(encoding="utf-8"))
+    if unreadable:
+        work.progress.say(
+            f"skipped {len(unreadable)} photos that cannot be read, the first is {unreadable[0]}"
+        )
+    return without(found, unreadable)
+
+
+def decode_photos(
+    photos: PhotoSet, rule: Preprocessing, work: Workspace
+) -> dict[str, DecodedPhotos]:
+    """Decode the validation and the test split once."""
+    splits = ("validation", "test")
+
+    def make(folder: Path) -> None:
+        preprocessor = Preprocessor(rule)
+        for split in splits:
+            chosen = photos.splits[split]
+            pixels, sizes = load_pixels(photos, chosen, preprocessor, work.tick("pixels"))
+            np.save(folder / f"{split}.npy", pixels)
+            np.save(folder / f"{split}-jpeg.npy", sizes)
+
+    inputs = {"rule": rule.to_json(), "jpeg_quality": QUALITY}
+    folder = work.run("pixels", inputs, make, after=["photos"])
+    return {
+        split: DecodedPhotos(
+            np.load(folder / f"{split}.npy", mmap_mode="r"),
+            photos.labels(split),
+            np.load(folder / f"{split}-jpeg.npy"),
+        )
+        for split in splits
+    }
