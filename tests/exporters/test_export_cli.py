@@ -24,7 +24,16 @@ from edge_kit.errors import (  # noqa: E402
 from edge_kit.pixels.preprocess import Preprocessor  # noqa: E402
 from edge_kit.sources.photo import read_photo  # noqa: E402
 from exporters.cli import calibrate, export  # noqa: E402
-from exporters.config import ExportConfig  # noqa: E402
+from exporters.config import (  # noqa: E402
+    BudgetConfig,
+    DataConfig,
+    ExportConfig,
+    ModelConfig,
+    OutputConfig,
+    QuantizationConfig,
+    SplitConfig,
+    TrainingConfig,
+)
 from exporters.pipeline import export as run_export  # noqa: E402
 from exporters.progress import SilentProgress  # noqa: E402
 from tests.support import shapes  # noqa: E402
@@ -124,25 +133,23 @@ def test_manifest_lists_every_gate_and_none_failed(answer):
     assert all(g["ok"] in (True, None) for g in answer["gates"])
 
 
-def config_of(folder, **changes) -> ExportConfig:
-    settings = {
-        "model": "tests.support.shapes:build",
-        "weights": folder / "w.pt",
-        "data": folder / "data",
-        "out": folder / "bundle",
-        "size": shapes.SIZE,
-        "mean": shapes.MEAN,
-        "std": shapes.STD,
-        "cut": "down",
-        "channels": 8,
-        "views": 2,
-        "epochs": 8,
-        "processes": 1,
-        "message_bytes": 200.0,
-        "targets": ("x86_64",),
-        "size_ratio": 1.5,
+def config_of(folder, out="bundle", weights="w.pt", **changes) -> ExportConfig:
+    parts = {
+        "data": DataConfig(folder / "data"),
+        "model": ModelConfig(
+            "tests.support.shapes:build",
+            folder / weights,
+            size=shapes.SIZE,
+            mean=shapes.MEAN,
+            std=shapes.STD,
+        ),
+        "output": OutputConfig(folder / out),
+        "split": SplitConfig(cut="down", channels=8),
+        "training": TrainingConfig(views=2, epochs=8, processes=1, message_bytes=200.0),
+        "quantization": QuantizationConfig(("x86_64",)),
+        "budgets": BudgetConfig(size_ratio=1.5),
     }
-    return ExportConfig(**(settings | changes))
+    return ExportConfig(**(parts | changes))
 
 
 def reused(progress: SilentProgress) -> set[str]:
@@ -152,7 +159,7 @@ def reused(progress: SilentProgress) -> set[str]:
 def test_second_run_reuses_every_stage(answer, folder):
     before = Bundle.open(folder / "bundle").manifest
     progress = SilentProgress()
-    result = run_export(config_of(folder, reference_photos=6), progress)
+    result = run_export(config_of(folder, data=DataConfig(folder / "data", 6)), progress)
     assert reused(progress) == STAGES  # the photos that come along are no stage's input
     labelled = read_reference(result.bundle)
     assert [p.label for p in labelled.photos] == [0, 0, 1, 1, 2, 2]
@@ -170,7 +177,8 @@ def test_second_run_reuses_every_stage(answer, folder):
 def test_changed_weight_storage_redoes_cloud_files_only(answer, folder):
     shutil.copytree(folder / "bundle.work", folder / "other.work")
     progress = SilentProgress()
-    run_export(config_of(folder, out=folder / "other", cloud_weights="fp32"), progress)
+    storage = QuantizationConfig(("x86_64",), cloud_weights="fp32")
+    run_export(config_of(folder, out="other", quantization=storage), progress)
     redone = STAGES - reused(progress)
     assert redone == {"tail.onnx", "full.onnx", "outcome-validation", "outcome-test"}
 
@@ -181,13 +189,13 @@ def test_changed_tail_weights_retrain_halves(answer, folder):
     state["fc.bias"] = state["fc.bias"] + 0.5
     torch.save(state, folder / "tuned.pt")
     progress = SilentProgress()
-    run_export(config_of(folder, weights=folder / "tuned.pt", out=folder / "tuned"), progress)
+    run_export(config_of(folder, weights="tuned.pt", out="tuned"), progress)
     assert reused(progress) == {"photos", "features-trunk", "features", "pixels"}
 
 
 def test_failed_gate_names_figure_and_leaves_report(answer, folder):
     shutil.copytree(folder / "bundle.work", folder / "strict.work")
-    config = config_of(folder, out=folder / "strict", size_ratio=50.0)
+    config = config_of(folder, out="strict", budgets=BudgetConfig(size_ratio=50.0))
     with pytest.raises(GateError, match=r"int8 size ratio, ONNX for x86_64 is .* budget is 50"):
         run_export(config, SilentProgress())
     assert not (folder / "strict").exists()

@@ -15,7 +15,7 @@ from edge_kit.errors import ExportError  # noqa: E402
 from exporters.data.features import FeatureTask, compute_features  # noqa: E402
 from exporters.engines.onnx_export import trace_to_onnx  # noqa: E402
 from exporters.progress import SilentProgress  # noqa: E402
-from exporters.stages.stage import Workspace  # noqa: E402
+from exporters.stages.workspace import Workspace  # noqa: E402
 
 pytestmark = pytest.mark.export
 

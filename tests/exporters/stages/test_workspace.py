@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import errno
-import json
 
 import pytest
 
 from edge_kit.errors import ExportError
 from exporters.progress import SilentProgress
-from exporters.stages.stage import Workspace
+from exporters.stages.workspace import Workspace
 
 
 class Chain:
@@ -22,8 +21,8 @@ class Chain:
 
     def run(self, first: int, second: int = 0):
         workspace = Workspace(self.root, SilentProgress())
-        one = workspace.run("one", {"n": first}, self.one)
-        return workspace.run("two", {"n": second}, self.two, after=[one])
+        workspace.run("one", {"n": first}, self.one)
+        return workspace.run("two", {"n": second}, self.two, after=["one"])
 
     def one(self, folder) -> None:
         self.made.append("one")
@@ -38,11 +37,10 @@ class Chain:
 
 def test_finished_stages_are_reused(tmp_path):
     chain = Chain(tmp_path)
-    assert not chain.run(1).reused
-    again = chain.run(1)
-    assert again.reused
+    chain.run(1)
+    folder = chain.run(1)
     assert chain.made == ["one", "two"]
-    assert (again.folder / "part-2").exists()
+    assert (folder / "part-2").exists()
 
 
 def test_crash_keeps_finished_stages_and_partial_files(tmp_path):
@@ -51,29 +49,29 @@ def test_crash_keeps_finished_stages_and_partial_files(tmp_path):
     with pytest.raises(RuntimeError):
         chain.run(1)
     chain.fail = False
-    stage = chain.run(1)
+    folder = chain.run(1)
     assert chain.made == ["one", "two", "two"]
-    assert (stage.folder / "part-2").exists()
-    assert (stage.folder / "part-3").exists()
+    assert (folder / "part-2").exists()
+    assert (folder / "part-3").exists()
 
 
 def test_changed_input_redoes_dependent_stages(tmp_path):
     chain = Chain(tmp_path)
     chain.run(1)
-    stage = chain.run(2)
+    folder = chain.run(2)
     assert chain.made == ["one", "two", "one", "two"]
-    assert not (stage.folder / "part-2").exists()
+    assert not (folder / "part-2").exists()
     chain.run(2, second=5)
     assert chain.made == ["one", "two", "one", "two", "two"]
 
 
 def test_damaged_stage_mark_redoes_stage(tmp_path):
     chain = Chain(tmp_path)
-    stage = chain.run(1)
-    (stage.folder / "stage.json").write_text("{")
-    assert not chain.run(1).reused
-    (stage.folder / "stage.json").write_text(json.dumps([1]))
-    assert not chain.run(1).reused
+    folder = chain.run(1)
+    for damaged in ("{", "[1]"):
+        (folder / "stage.json").write_text(damaged)
+        chain.run(1)
+    assert chain.made == ["one", "two", "two", "two"]
 
 
 def test_full_disk_in_stage_is_named(tmp_path):
@@ -83,7 +81,9 @@ def test_full_disk_in_stage_is_named(tmp_path):
     workspace = Workspace(tmp_path, SilentProgress())
     with pytest.raises(ExportError, match=r"stage 'features' cannot work in .*: No space left"):
         workspace.run("features", {}, full)
-    assert not workspace.run("features", {}, lambda folder: None).reused
+    made = []
+    workspace.run("features", {}, made.append)
+    assert made == [tmp_path / "features"]
 
 
 def test_reused_stage_is_reported(tmp_path):
