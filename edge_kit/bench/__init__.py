@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from edge_kit.bench.measure.trial import Effort
 from edge_kit.bench.plan import Plan, run_plan
-from edge_kit.bench.report.report import Report
+from edge_kit.bench.report.report import BenchReport
 
-__all__ = ["Effort", "Plan", "Report", "run_plan"]
+__all__ = ["Effort", "Plan", "BenchReport", "run_plan"]

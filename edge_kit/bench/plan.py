@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from edge_kit import __version__
 from edge_kit.bench.measure.measurement import Configuration, Measurement
 from edge_kit.bench.measure.trial import Effort, measure_in_child
-from edge_kit.bench.report.report import Report
+from edge_kit.bench.report.report import BenchReport
 from edge_kit.bundle import Bundle
 from edge_kit.bundle.labelled_photos import read_reference
 from edge_kit.bundle.manifest import EngineFile
@@ -71,7 +71,7 @@ def run_plan(
     on_progress: Progress = lambda *_: None,
     *,
     measure: Measure = measure_in_child,
-) -> Report:
+) -> BenchReport:
     """Measure every configuration, each in a process of its own.
 
     An engine that fails leaves its reason in the report, and the others are measured. An interrupt
@@ -103,7 +103,7 @@ def run_plan(
     except KeyboardInterrupt:
         if not found:
             raise
-    return Report(
+    return BenchReport(
         version=__version__,
         measured_at=began,
         board=read_board().to_json(),

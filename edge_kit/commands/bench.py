@@ -18,7 +18,7 @@ from edge_kit.host.signals import signals_interrupt
 if TYPE_CHECKING:
     from edge_kit.bench.measure.measurement import Configuration
     from edge_kit.bench.measure.roundtrip import RoundTrip
-    from edge_kit.bench.report.report import Report
+    from edge_kit.bench.report.report import BenchReport
     from edge_kit.bundle import Bundle
     from edge_kit.link.address import BrokerAddress
 
@@ -135,7 +135,7 @@ def bench(bundle_path: Path, **flags: Any) -> None:
 
 def _measure(
     bundle: Bundle, flags: Mapping[str, Any]
-) -> tuple[Report, EdgeKitError | KeyboardInterrupt | None]:
+) -> tuple[BenchReport, EdgeKitError | KeyboardInterrupt | None]:
     """Measure, and return with the figures what ended it early: an interrupt, or the broker."""
     from edge_kit.bench.measure.roundtrip import device_name, reach
     from edge_kit.bench.measure.trial import Effort
@@ -226,14 +226,14 @@ def compare(files: tuple[Path, ...], as_json: bool) -> None:
     """
     from edge_kit.bench.report.compare import compare as rank
     from edge_kit.bench.report.ranking import standings
-    from edge_kit.bench.report.report import Report
+    from edge_kit.bench.report.report import BenchReport
 
     # The name alone when that tells them apart.
     names = [file.stem for file in files]
     labels = names if len(set(names)) == len(names) else [str(file) for file in files]
     if len(set(labels)) != len(labels):
         raise UsageError("a file is given twice", "give each once")
-    found = rank({label: Report.read(f) for label, f in zip(labels, files, strict=True)})
+    found = rank({label: BenchReport.read(f) for label, f in zip(labels, files, strict=True)})
     click.echo(json.dumps(found.to_json()) if as_json else standings(found))
     if found.ranked and not found.speed_ranked:
         click.echo("edge-kit: top-1 alone is ranked, no speed; the reasons stand above", err=True)

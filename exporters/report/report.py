@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import base64
-import io
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edge_kit.exits import CurvePoint, ExitRule, softmax
+from edge_kit.pages import Cell, Gallery, Grid, Page, Photo, Section, Table
+from edge_kit.pages import render as render_page
+from edge_kit.pages.charts import Axis, Bar, Drawing, Line, matrix, plot
+from edge_kit.pixels.jpeg import thumbnail
 from exporters.engines.exported import Exported
 from exporters.judge.gates import Gate
 from exporters.judge.outcome import Outcome, Share
-from exporters.report.charts import Line, confusion_matrix, line_chart, reliability_diagram
-from exporters.report.report_page import page, section, table
 
-__all__ = ["ExportReport", "render"]
+__all__ = ["ExportReport", "reliability", "render"]
 
 DOUBTFUL = 24
 THUMBNAIL = 112
@@ -61,27 +59,22 @@ class ExportReport:
 
 def render(report: ExportReport) -> str:
     """Return the report as one self-contained HTML document."""
-    return page(
-        f"{report.title}: export report",
-        [
-            _figures(report),
-            _sweep(report),
-            _reliability(report),
-            _confusion(report),
-            _gates(report.gates),
-            _sizes(report.files),
-            _doubtful(report),
-            _made(report.made),
-        ],
-    )
+    sections = [
+        _figures(report),
+        *_sweep(report),
+        _reliability(report),
+        _confusion(report),
+        _gates(report.gates),
+        _sizes(report.files),
+        _doubtful(report),
+    ]
+    if report.made:
+        rows = [(k, str(v)) for k, v in report.made.items()]
+        sections.append(Section("How it was made", "", [Table((), rows)]))
+    return render_page(Page(f"{report.title}: export report", "", sections))
 
 
-def _percent(share: Share) -> str:
-    low, high = share.interval
-    return f"{share.value:.1%} <small>({low:.1%} to {high:.1%})</small>"
-
-
-def _figures(report: ExportReport) -> str:
+def _figures(report: ExportReport) -> Section:
     test, rule = report.test, report.rule
     exits = test.exits(rule)
     sent = test.message_bytes[~exits]
@@ -90,163 +83,139 @@ def _figures(report: ExportReport) -> str:
         ("Whole float model, unsplit", _percent(test.share(test.full.argmax(1)))),
         ("Device alone (int8 end model)", _percent(test.share(test.device.argmax(1)))),
         ("Cloud alone (every photo sent)", _percent(test.share(test.cloud.argmax(1)))),
-        ("<b>Hybrid</b>", f"<b>{_percent(test.share(test.decisions(rule)))}</b>"),
+        (Cell("Hybrid", "strong"), _percent(test.share(test.decisions(rule)), "strong")),
         ("Answered on the device", _percent(Share(int(exits.sum()), len(exits)))),
     ]
     if len(sent):
-        ratio = f", {jpeg / sent.mean():.1f} times smaller than the JPEG"
-        rows.append(("Mean message, header included", f"{sent.mean():,.0f} bytes{ratio}"))
-    rows.append(("The same photos as JPEG quality 75", f"{jpeg:,.0f} bytes"))
-    return section(
+        ratio = f"{jpeg / sent.mean():.1f} times smaller than the JPEG"
+        rows.append(("Mean message, header included", Cell(f"{sent.mean():,.0f} bytes", "", ratio)))
+    rows.append(("The same photos as JPEG quality 75", Cell(f"{jpeg:,.0f} bytes")))
+    return Section(
         "Figures",
         f"Measured on the {len(exits)} photos of the test split, which neither training nor "
-        f"calibration saw, with the files of this bundle ({escape(report.engine)}). Brackets hold "
-        "95 % Wilson intervals.",
-        table(("", "top-1 or share"), rows)
-        + f"<p>Exit rule: normalized entropy at most T = {rule.threshold:.4f}, "
-        f"temperature {rule.temperature:.3f}.</p>",
+        f"calibration saw, with the files of this bundle ({report.engine}). Brackets hold 95 % "
+        f"Wilson intervals. Exit rule: normalized entropy at most T = {rule.threshold:.4f}, "
+        f"temperature {rule.temperature:.3f}.",
+        [Table(("", "top-1 or share"), rows)],
     )
 
 
-def _sweep(report: ExportReport) -> str:
+def _percent(share: Share, look: str = "") -> Cell:
+    low, high = share.interval
+    return Cell(f"{share.value:.1%}", look, f"({low:.1%} to {high:.1%})")
+
+
+def _sweep(report: ExportReport) -> Sequence[Section]:
     curve = [p for p in report.curve if 0 <= p.threshold <= 1]
     if not curve:
-        return ""
-    t = [p.threshold for p in curve]
+        return ()
     accuracy = [p.accuracy for p in curve]
-    most = _round_up(max(p.mean_bytes for p in report.curve))
-    marker = report.rule.threshold
-    shares = line_chart(
-        [Line("answered on device", t, [p.device_share for p in curve], "var(--b)", steps=True)],
-        "threshold T",
-        "share of photos",
-        marker=marker,
-    )
-    floor = max(0.0, min(accuracy) - 0.05)
-    hybrid = line_chart(
-        [Line("hybrid top-1", t, accuracy, "var(--a)", steps=True)],
-        "threshold T",
-        "accuracy",
-        y=(floor, min(1.0, max(accuracy) + 0.02)),
-        marker=marker,
-    )
-    traded = line_chart(
-        [Line("hybrid top-1", [p.device_share for p in curve], accuracy, "var(--a)")],
-        "share answered on the device",
-        "accuracy",
-        y=(floor, min(1.0, max(accuracy) + 0.02)),
-    )
-    sent = line_chart(
-        [Line("bytes a photo", t, [p.mean_bytes for p in curve], "var(--c)", steps=True)],
-        "threshold T",
-        "mean bytes sent a photo",
-        y=(0.0, most),
-        percent=False,
-        marker=marker,
-    )
-    return section(
-        "Threshold sweep",
+    top1 = Axis("accuracy", max(0.0, min(accuracy) - 0.05), min(1.0, max(accuracy) + 0.02), ".0%")
+    share = Axis("share answered on the device", form=".0%")
+    sent = Axis.over("mean bytes sent a photo", [p.mean_bytes for p in report.curve])
+
+    def against_threshold(y: Axis, values: Sequence[float]) -> Drawing:
+        points = [(p.threshold, value) for p, value in zip(curve, values, strict=True)]
+        line = Line(y.label, points, steps=True)
+        return plot(Axis("threshold T"), y, lines=[line], marker=report.rule.threshold)
+
+    shares = [p.device_share for p in curve]
+    traded = Line("hybrid top-1", list(zip(shares, accuracy, strict=True)))
+    drawings = [
+        against_threshold(share, shares),
+        against_threshold(top1, accuracy),
+        against_threshold(sent, [p.mean_bytes for p in curve]),
+        plot(share, top1, lines=[traded]),
+    ]
+    lead = (
         f"Measured on the {report.calibration_photos} photos of the calibration split. The dashed "
-        "line is the T of this bundle; <code>--threshold</code> and <code>--target-offload</code> "
-        "choose another.",
-        f'<div class="charts">{shares}{hybrid}{sent}{traded}</div>',
+        "line is the T of this bundle; --threshold and --target-offload choose another."
     )
+    return [Section("Threshold sweep", lead, [Grid(drawings)])]
 
 
-def _round_up(value: float) -> float:
-    """Return a round number at or above `value`, for the top of an axis."""
-    step = 10.0 ** max(0, len(str(int(value))) - 1) / 2
-    return max(step, math.ceil(value / step) * step)
-
-
-def _reliability(report: ExportReport) -> str:
+def _reliability(report: ExportReport) -> Section:
     p = softmax(report.test.device, report.rule.temperature)
-    correct = p.argmax(1) == report.test.labels
-    drawing, error = reliability_diagram(p.max(1), correct)
-    return section(
+    bars, error = reliability(p.max(1), p.argmax(1) == report.test.labels)
+    scales = Axis("confidence", form=".0%"), Axis("accuracy", form=".0%")
+    return Section(
         "Reliability of the exit",
         "How often the device is right when it is so sure, on the test split. On the dashed line "
         f"confidence equals accuracy. Expected calibration error {error:.3f}; numbers on the bars "
         "count photos.",
-        drawing,
+        [plot(*scales, bars=bars, diagonal=True)],
     )
 
 
-def _confusion(report: ExportReport) -> str:
-    decided = report.test.decisions(report.rule)
-    return section(
+def reliability(
+    confidence: NDArray[np.float64], correct: NDArray[np.bool_], bins: int = 10
+) -> tuple[list[Bar], float]:
+    """Compare accuracy with confidence in equal bins.
+
+    Args:
+        confidence: Probability of the chosen class, (N,).
+        correct: Whether it was right, (N,).
+        bins: Number of bins over 0 to 1.
+
+    Returns:
+        A bar for each bin that has photos, and the expected calibration error (Guo et al., 2017).
+    """
+    which = np.minimum((confidence * bins).astype(int), bins - 1)
+    bars, error = [], 0.0
+    for b in range(bins):
+        inside = which == b
+        count = int(inside.sum())
+        if not count:
+            continue
+        accuracy, sure = float(correct[inside].mean()), float(confidence[inside].mean())
+        error += abs(accuracy - sure) * count / len(confidence)
+        title = f"{count} photos: confidence {sure:.2f}, accuracy {accuracy:.2f}"
+        bars.append(Bar(b / bins, (b + 1) / bins, accuracy, title, str(count)))
+    return bars, error
+
+
+def _confusion(report: ExportReport) -> Section:
+    size = len(report.classes)
+    counts = np.zeros((size, size), np.int64)
+    np.add.at(counts, (report.test.labels, report.test.decisions(report.rule)), 1)
+    return Section(
         "Confusion matrix",
         "Final answers of the hybrid on the test split: rows are true classes, columns answers.",
-        confusion_matrix(report.test.labels, decided, report.classes),
+        [matrix(counts.tolist(), report.classes)],
     )
 
 
-def _gates(gates: Sequence[Gate]) -> str:
-    words = {True: "passed", False: "failed", None: "not checked"}
+def _gates(gates: Sequence[Gate]) -> Section:
+    words = {
+        True: Cell("passed", "good"), False: Cell("failed", "bad"),
+        None: Cell("not checked", "soft"),
+    }  # fmt: skip
+    rows = [(words[g.ok], g.name, g.sentence) for g in gates]
+    lead = "An export fails when one of these does."
+    return Section("Gates", lead, [Table(("", "gate", "measured"), rows)])
+
+
+def _sizes(files: Sequence[Exported]) -> Section:
+    entries = [f.entry for f in files]
     rows = [
-        (
-            f'<span class="{words[g.ok].replace(" ", "-")}">{words[g.ok]}</span>',
-            escape(g.name),
-            escape(g.sentence),
-        )
-        for g in gates
-    ]
-    return section(
-        "Gates", "An export fails when one of these does.", table(("", "gate", "measured"), rows)
-    )
+        (Cell(e.path, "code"), e.role, f"{e.engine}, {e.arch}", f"{e.size:,}") for e in entries
+    ]  # fmt: skip
+    return Section("Sizes", "", [Table(("file", "role", "engine", "bytes"), rows, (3,))])
 
 
-def _sizes(files: Sequence[Exported]) -> str:
-    rows = [
-        (
-            f"<code>{escape(f.entry.path)}</code>",
-            escape(f.entry.role),
-            escape(f"{f.entry.engine}, {f.entry.arch}"),
-            f"{f.entry.size:,}",
-        )
-        for f in files
-    ]
-    return section("Sizes", "", table(("file", "role", "engine", "bytes"), rows))
-
-
-def _doubtful(report: ExportReport) -> str:
+def _doubtful(report: ExportReport) -> Section:
     """Show the test photos with the highest entropies, most doubtful first."""
-    entropy = report.test.entropy(report.rule)
-    exits = report.test.exits(report.rule)
-    cards = []
+    test, classes = report.test, report.classes
+    entropy, exits = test.entropy(report.rule), test.exits(report.rule)
+    photos = []
     for i in np.argsort(-entropy, kind="stable")[:DOUBTFUL]:
-        truth = report.classes[int(report.test.labels[i])]
-        device = report.classes[int(report.test.device[i].argmax())]
-        cloud = report.classes[int(report.test.cloud[i].argmax())]
-        asked = "device answers" if exits[i] else "sent"
-        cards.append(
-            f'<figure><img alt="{escape(report.names[i])}" src="{_thumbnail(report.pixels[i])}">'
-            f"<figcaption><b>{escape(truth)}</b><br>device: {_word(device, truth)}<br>"
-            f"cloud: {_word(cloud, truth)}<br><small>entropy {entropy[i]:.2f}, {asked}</small>"
-            "</figcaption></figure>"
-        )
-    return section(
-        "Most doubtful photos",
-        "The test photos of which the device is least sure, with their true class.",
-        f'<div class="photos">{"".join(cards)}</div>',
-    )
-
-
-def _word(answer: str, truth: str) -> str:
-    kind = "passed" if answer == truth else "failed"
-    return f'<span class="{kind}">{escape(answer)}</span>'
-
-
-def _thumbnail(pixels: NDArray[np.uint8]) -> str:
-    from PIL import Image
-
-    image = Image.fromarray(pixels)
-    image.thumbnail((THUMBNAIL, THUMBNAIL))
-    out = io.BytesIO()
-    image.save(out, "JPEG", quality=80)
-    return "data:image/jpeg;base64," + base64.b64encode(out.getvalue()).decode()
-
-
-def _made(made: Mapping[str, Any]) -> str:
-    rows = [(escape(str(k)), escape(str(v))) for k, v in made.items()]
-    return section("How it was made", "", table(("", ""), rows)) if rows else ""
+        truth = int(test.labels[i])
+        answers = [
+            (who, Cell(classes[label], "good" if label == truth else "bad"))
+            for who, logits in (("device", test.device), ("cloud", test.cloud))
+            for label in [int(logits[i].argmax())]
+        ]
+        note = f"entropy {entropy[i]:.2f}, {'device answers' if exits[i] else 'sent'}"
+        photos.append(Photo(thumbnail(report.pixels[i], THUMBNAIL), classes[truth], answers, note))
+    lead = "The test photos of which the device is least sure, with their true class."
+    return Section("Most doubtful photos", lead, [Gallery(photos)])

@@ -9,7 +9,7 @@ from typing import Any
 
 from edge_kit.bench.measure.measurement import Configuration
 from edge_kit.bench.measure.score import LabelledSet, Score
-from edge_kit.bench.report.report import Report
+from edge_kit.bench.report.report import BenchReport
 
 __all__ = ["Accuracy", "Answers", "better", "compare_accuracy"]
 
@@ -91,7 +91,7 @@ class Accuracy:
         }
 
 
-def compare_accuracy(reports: Mapping[str, Report]) -> list[Accuracy]:
+def compare_accuracy(reports: Mapping[str, BenchReport]) -> list[Accuracy]:
     """Group results by their photos, and rank those that several files share.
 
     Marks do not matter here: a hot or busy board is slower, not less right.

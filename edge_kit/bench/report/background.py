@@ -8,13 +8,13 @@ from typing import Any
 from edge_kit.bench.conditions.throttling import Throttling
 from edge_kit.bench.measure.measurement import Measurement
 
-__all__ = ["meanwhile"]
+__all__ = ["background"]
 
 _HEAD = ("model", "°C before", "°C most", "°C after", "MHz before", "MHz least", "MHz most",
              "MHz after", "other load, cores", "throttling")  # fmt: skip
 
 
-def meanwhile(measurements: Sequence[Measurement]) -> list[tuple[str, ...]]:
+def background(measurements: Sequence[Measurement]) -> list[tuple[str, ...]]:
     """Return the head and a row for each measurement, without what the board does not tell.
 
     Empty when it tells nothing. The first column names the measurement, the last is text.

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from edge_kit.bench.measure.measurement import Measurement
 from edge_kit.bench.measure.score import Score
-from edge_kit.bench.report.background import meanwhile
-from edge_kit.bench.report.report import Report
+from edge_kit.bench.report.background import background
+from edge_kit.bench.report.report import BenchReport
 
 __all__ = ["HEAD", "card", "facts", "notes", "row", "table"]
 
@@ -36,10 +36,10 @@ def row(measurement: Measurement) -> tuple[str, ...]:
     )
 
 
-def table(report: Report) -> str:
+def table(report: BenchReport) -> str:
     """Return the figures for a terminal."""
     lines = _aligned(HEAD, list(map(row, report.measurements)))
-    if board := meanwhile(report.measurements):
+    if board := background(report.measurements):
         lines += ["", *_aligned(board[0], board[1:])]
     return "\n".join([*lines, "", *notes(report)]).rstrip()
 
@@ -58,12 +58,12 @@ def _aligned(head: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def card(report: Report) -> str:
+def card(report: BenchReport) -> str:
     """Return a Markdown page of one board's figures."""
     lines = [f"## edge-kit bench: {report.board_name}", ""]
     lines += [*_markdown(("", ""), facts(report)), ""]
     lines += [*_markdown(HEAD, [row(m) for m in report.measurements]), ""]
-    if board := meanwhile(report.measurements):
+    if board := background(report.measurements):
         lines += [*_markdown(board[0], board[1:]), ""]
     lines += [f"- {note}" for note in notes(report)]
     profiled = [m for m in report.measurements if m.layers]
@@ -79,7 +79,7 @@ def card(report: Report) -> str:
     return "\n".join(lines) + "\n"
 
 
-def facts(report: Report) -> list[tuple[str, str]]:
+def facts(report: BenchReport) -> list[tuple[str, str]]:
     """Return what was measured, on what and with what."""
     board, effort = report.board, report.effort
     when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(report.measured_at))
@@ -98,7 +98,7 @@ def facts(report: Report) -> list[tuple[str, str]]:
     ]
 
 
-def notes(report: Report) -> list[str]:
+def notes(report: BenchReport) -> list[str]:
     """Return what a table cannot show, a sentence each."""
     said = [note for m in report.measurements for note in _notes_on(m)]
     sets = dict.fromkeys(m.top1_set.title for m in report.measurements if m.top1_set)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from edge_kit.bench.measure.measurement import Configuration, Measurement
 from edge_kit.bench.report.accuracy import Accuracy, compare_accuracy
-from edge_kit.bench.report.report import Report
+from edge_kit.bench.report.report import BenchReport
 from edge_kit.errors import UsageError
 
 __all__ = ["Comparison", "Entry", "Group", "compare"]
@@ -94,7 +94,7 @@ class Comparison:
         }
 
 
-def compare(reports: Mapping[str, Report]) -> Comparison:
+def compare(reports: Mapping[str, BenchReport]) -> Comparison:
     """Sort measurements into groups of the same work, and rank within each.
 
     Args:
@@ -126,7 +126,7 @@ class _Work(NamedTuple):
     threads: int
 
     @classmethod
-    def of(cls, report: Report, c: Configuration) -> _Work:
+    def of(cls, report: BenchReport, c: Configuration) -> _Work:
         return cls(report.model_hash, (c.role, c.engine, c.precision), c.threads)
 
 

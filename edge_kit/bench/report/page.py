@@ -2,151 +2,168 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from html import escape
 
+from edge_kit.bench.measure.latency import Latency
 from edge_kit.bench.measure.measurement import Layer, Measurement
-from edge_kit.bench.report.background import meanwhile
+from edge_kit.bench.measure.score import Score
+from edge_kit.bench.report.background import background
 from edge_kit.bench.report.card import HEAD, facts, notes, row
-from edge_kit.bench.report.plots import Series, latency_bars, lines, score_bars, stage_bars
-from edge_kit.bench.report.report import Report
+from edge_kit.bench.report.report import BenchReport
+from edge_kit.pages import Cell, Notes, Page, Section, Table, render
+from edge_kit.pages.charts import WIDE, Axis, Drawing, Line, Row, Span, plot, row_chart, stack
 
 __all__ = ["page"]
 
 _MOST_LAYERS = 25
-_STYLE = """
-body{font:16px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:80rem;padding:0 1rem;
-  color:#1c2733}
-h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2rem}
-.wide{overflow-x:auto}
-table{border-collapse:collapse;font-size:.85rem}
-td,th{padding:.3rem .5rem;text-align:right;border-bottom:1px solid #d5e0e8;
-  font-variant-numeric:tabular-nums}
-td:first-child,th:first-child,th:last-child,td.mark{text-align:left}
-td,th{white-space:nowrap}
-td.mark{color:#a32020}
-td.text{text-align:left;white-space:normal;max-width:26rem}
-.facts td{text-align:left}
-svg{width:100%;max-width:860px;height:auto;display:block}
-svg text{font:12px system-ui,sans-serif;fill:#1c2733}
-.marked{background:#fbeceb;border-left:4px solid #a32020;padding:.5rem 1rem;margin-top:1rem}
-"""
 
 
-def page(report: Report) -> str:
-    """Return the page of one board's figures."""
-    good = [m for m in report.measurements if m.inference is not None]
-    title = f"edge-kit bench: {escape(report.board_name)}"
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
-<meta name="viewport" content="width=device-width,initial-scale=1"><style>{_STYLE}</style></head>
-<body><h1>{title}</h1>
-{_facts(report)}
-{_marks(report.measurements)}
-<h2>Figures</h2><div class="wide">{_figures(report.measurements)}</div>
-<h2>Time of a call</h2><p>Bar and number: median, milliseconds. Thick line: to the 90th percentile;
-thin line: to the 99th.</p>
-{latency_bars([(_name(m), m.inference) for m in good if m.inference is not None])}
-<h2>Every call, in order</h2><p>Milliseconds. A board that throttles climbs; one that other programs
-disturb is jagged.</p>
-{lines([Series(_name(m), m.calls_ms) for m in good], "milliseconds of each call, in order")}
-<h2>A frame through the whole pipeline</h2><p>Median of each stage, milliseconds.</p>
-{stage_bars([(_name(m), m.pipeline.stages_ms) for m in good if m.pipeline is not None])}
-{_accuracy(good)}
-<h2>The board meanwhile</h2><div class="wide">{_conditions(report.measurements)}</div>
-{_heat(report.measurements)}
-<h2>Notes</h2><ul>{"".join(f"<li>{escape(n)}</li>" for n in notes(report))}</ul>
-{"".join(_layers(m, m.layers) for m in good if m.layers)}
-</body></html>
-"""
+def page(report: BenchReport) -> str:
+    """Return the page of one board's figures.
+
+    Raises:
+        MissingExtraError: Jinja2 is not installed.
+    """
+    all_of_them = report.measurements
+    good = [m for m in all_of_them if m.inference is not None]
+    warning = [f"{_name(m)}: {text}" for m in all_of_them for text in _problems(m)]
+    sections = [
+        Section("", "", [
+            Table((), facts(report)),
+            *([Notes(warning, "Not to be trusted:")] if warning else []),
+        ]),
+        Section("Figures", "", [
+            Table(HEAD, [_figures(m) for m in all_of_them], range(1, len(HEAD) - 1)),
+        ]),
+        *_charts(good),
+        _background(all_of_them),
+        *_heat(all_of_them),
+        Section("Notes", "", [Notes(notes(report))]),
+        *(_layers(m, m.layers) for m in good if m.layers),
+    ]  # fmt: skip
+    return render(Page(f"edge-kit bench: {report.board_name}", "", sections))
 
 
 def _name(m: Measurement) -> str:
     return m.configuration.full_title
 
 
-def _facts(report: Report) -> str:
-    rows = "".join(
-        f"<tr><td>{escape(name)}</td><td>{escape(text)}</td></tr>" for name, text in facts(report)
-    )
-    return f'<table class="facts">{rows}</table>'
+def _problems(m: Measurement) -> Sequence[str]:
+    return [*([f"failed: {m.error}"] if m.error else []), *m.marks]
 
 
-def _marks(measurements: Sequence[Measurement]) -> str:
-    said = [
-        f"{_name(m)}: {mark}"
-        for m in measurements
-        for mark in (*([f"failed: {m.error}"] if m.error else []), *m.marks)
+def _figures(m: Measurement) -> Sequence[str | Cell]:
+    *cells, mark = row(m)
+    # The sentences stand above the table, which they would make too wide.
+    short = ", ".join(sentence.partition(":")[0] for sentence in mark.split("; ")[:2])
+    return [*cells, Cell(short, "bad")]
+
+
+def _charts(good: Sequence[Measurement]) -> list[Section]:
+    times = [(_name(m), m.inference) for m in good if m.inference is not None]
+    if not times:
+        return []
+    calls = [(_name(m), m.calls_ms) for m in good if m.calls_ms]
+    found = [
+        Section(
+            "Time of a call",
+            "Bar and number: median, milliseconds. Thick line: to the 90th percentile; thin line: "
+            "to the 99th.",
+            [_latency(times)],
+        ),
+        Section(
+            "Every call, in order",
+            "A board that throttles climbs; one that other programs disturb is jagged.",
+            [_series(calls, "call", "milliseconds")] if calls else [],
+        ),
     ]
-    if not said:
-        return ""
-    items = "".join(f"<li>{escape(s)}</li>" for s in said)
-    return f'<div class="marked">Not to be trusted:<ul>{items}</ul></div>'
+    stages = [(_name(m), m.pipeline.stages_ms) for m in good if m.pipeline is not None]
+    if stages:
+        names = list(dict.fromkeys(name for _, parts in stages for name in parts))
+        rows = [
+            Row(name, stack(parts, names, ".3f"), f"{sum(parts.values()):.2f}")
+            for name, parts in stages
+        ]
+        axis = Axis("milliseconds", 0.0, max(sum(parts.values()) for _, parts in stages) or 1.0)
+        drawing = row_chart(rows, axis, names)
+        lead = "Median of each stage, milliseconds."
+        found.append(Section("A frame through the whole pipeline", lead, [drawing]))
+    scores = [(_name(m), m.top1) for m in good if m.top1 is not None]
+    if scores:
+        sets = ", ".join(dict.fromkeys(m.top1_set.title for m in good if m.top1_set is not None))
+        lead = "Share of right answers with its 95 % interval (Wilson)."
+        found.append(Section(f"Top-1 on {sets}" if sets else "Top-1", lead, [_top1(scores)]))
+    return found
 
 
-def _figures(measurements: Sequence[Measurement]) -> str:
-    head = "".join(f"<th>{escape(h)}</th>" for h in HEAD)
-    body = ""
-    for m in measurements:
-        *cells, mark = row(m)
-        tds = "".join(f"<td>{escape(c)}</td>" for c in cells)
-        # The sentences stand above the table, which they would make too wide.
-        short = ", ".join(sentence.partition(":")[0] for sentence in mark.split("; ")[:2])
-        body += f'<tr>{tds}<td class="mark">{escape(short)}</td></tr>'
-    return f"<table><tr>{head}</tr>{body}</table>"
+def _latency(rows: Sequence[tuple[str, Latency]]) -> Drawing:
+    drawn = []
+    for name, t in rows:
+        title = f"p50 {t.p50:.3f}, p90 {t.p90:.3f}, p99 {t.p99:.3f}, min {t.minimum:.3f} ms"
+        spans = [
+            Span(0, t.p50, title=title), Span(t.p50, t.p90, "thick", 1),
+            Span(t.p90, t.p99, "thin", 1),
+        ]  # fmt: skip
+        drawn.append(Row(name, spans, f"{t.p50:.2f}"))
+    return row_chart(drawn, Axis("milliseconds", 0.0, max(t.p99 for _, t in rows) or 1.0))
 
 
-def _accuracy(measurements: Sequence[Measurement]) -> str:
-    rows = [(_name(m), m.top1) for m in measurements if m.top1 is not None]
+def _top1(rows: Sequence[tuple[str, Score]]) -> Drawing:
+    # Never from 0, where an interval would be too short to read.
+    low = min(0.9, math.floor(min(s.low for _, s in rows) * 10) / 10)
+    drawn = [
+        Row(name, [Span(s.low, s.high, "thick", title=f"{s.right} of {s.total}")],
+            f"{s.share:.3f}", s.share)
+        for name, s in rows
+    ]  # fmt: skip
+    return row_chart(drawn, Axis("top-1", low))
+
+
+def _series(
+    series: Sequence[tuple[str, Sequence[float]]], x: str, y: str, *, from_zero: bool = True
+) -> Drawing:
+    """Draw values in order; the slowest hundredth is cut off, which would flatten the rest."""
+    values = sorted(v for _, found in series for v in found)
+    scale = Axis.over(y, values[: 1 + int(0.99 * (len(values) - 1))], from_zero=from_zero)
+    longest = max(2, *(len(found) for _, found in series))
+    lines = [Line(name, list(enumerate(found, 1))) for name, found in series]
+    return plot(Axis(x, 1, longest), scale, lines=lines, width=WIDE)
+
+
+def _background(measurements: Sequence[Measurement]) -> Section:
+    rows = background(measurements)
+    title = "The board during the runs"
     if not rows:
-        return ""
-    sets = dict.fromkeys(m.top1_set.title for m in measurements if m.top1_set is not None)
-    on = f" on {escape(', '.join(sets))}" if sets else ""
-    return (
-        f"<h2>Top-1{on}</h2><p>Share of right answers with its 95 % interval (Wilson).</p>"
-        f"{score_bars(rows)}"
-    )
+        return Section(title, "This board tells nothing.", ())
+    head, *body = rows
+    # The last column is in words where the board tells of throttling.
+    words = head[-1] == "throttling"
+    return Section(title, "", [Table(head, body, range(1, len(head) - words))])
 
 
-def _conditions(measurements: Sequence[Measurement]) -> str:
-    rows = meanwhile(measurements)
-    if not rows:
-        return "<p>This board tells nothing.</p>"
-    head = "".join(f"<th>{escape(name)}</th>" for name in rows[0])
-    body = ""
-    for *cells, text in rows[1:]:
-        tds = "".join(f"<td>{escape(c)}</td>" for c in cells)
-        body += f'<tr>{tds}<td class="text">{escape(text)}</td></tr>'
-    return f"<table><tr>{head}</tr>{body}</table>"
-
-
-def _heat(measurements: Sequence[Measurement]) -> str:
+def _heat(measurements: Sequence[Measurement]) -> list[Section]:
     """Draw temperature and clock over the whole run, where the board tells them."""
-    drawn = ""
+    found = []
     for key, title, unit in (
         ("temperatures_c", "Temperature", "°C"), ("clocks_mhz", "Clock", "MHz"),
     ):  # fmt: skip
-        looks = [Series(_name(m), _during(m, key)) for m in measurements]
-        known = [s for s in looks if any(v is not None for v in s.values)]
+        looks = [(_name(m), m.conditions.get("during", {}).get(key, ())) for m in measurements]
+        known = [(name, seen) for name, values in looks if (seen := [v for v in values if v])]
         if known:
-            drawn += f"<h2>{title}, {unit}</h2><p>At each look, once a second.</p>"
-            drawn += lines(known, f"{title}, {unit}", from_zero=False)
-    return drawn
+            drawing = _series(known, "second", unit, from_zero=False)
+            found.append(Section(f"{title}, {unit}", "Read once a second.", [drawing]))
+    return found
 
 
-def _during(m: Measurement, key: str) -> Sequence[float | None]:
-    return list((m.conditions.get("during") or {}).get(key) or ())
-
-
-def _layers(m: Measurement, layers: Sequence[Layer]) -> str:
-    rows = "".join(
-        f"<tr><td>{escape(x.operator)}</td><td>{escape(x.name)}</td><td>{escape(x.output)}</td>"
-        f"<td>{x.mean_ms:.3f}</td><td>{x.share:.1%}</td></tr>"
-        for x in layers[:_MOST_LAYERS]
-    )
-    return (
-        f"<h2>Operators of {escape(_name(m))}</h2><p>The slowest {len(layers[:_MOST_LAYERS])} of "
-        f"{len(layers)}, under the profiler, which slows the model down.</p>"
-        "<div class='wide'><table><tr><th>operator</th><th>node</th><th>output</th><th>ms</th>"
-        f"<th>share</th></tr>{rows}</table></div>"
+def _layers(m: Measurement, layers: Sequence[Layer]) -> Section:
+    shown = layers[:_MOST_LAYERS]
+    rows = [
+        (x.operator, x.name, x.output, f"{x.mean_ms:.3f}", f"{x.share:.1%}") for x in shown
+    ]  # fmt: skip
+    return Section(
+        f"Operators of {_name(m)}",
+        f"The slowest {len(shown)} of {len(layers)}, under the profiler, which slows the model "
+        "down.",
+        [Table(("operator", "node", "output", "ms", "share"), rows, (3, 4))],
     )

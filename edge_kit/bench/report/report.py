@@ -12,14 +12,14 @@ from edge_kit.bench.measure.measurement import Measurement
 from edge_kit.bench.measure.roundtrip import RoundTrip
 from edge_kit.errors import UsageError
 
-__all__ = ["KIND", "SCHEMA", "Report"]
+__all__ = ["KIND", "SCHEMA", "BenchReport"]
 
 KIND = "edge-kit-bench"
 SCHEMA = 1
 
 
 @dataclass(frozen=True)
-class Report:
+class BenchReport:
     """One board, one bundle, any number of configurations.
 
     Attributes:
@@ -82,7 +82,7 @@ class Report:
         }
 
     @classmethod
-    def read(cls, path: Path) -> Report:
+    def read(cls, path: Path) -> BenchReport:
         """Read a file that ``edge-kit bench --json`` wrote.
 
         Raises:
@@ -113,7 +113,7 @@ class Report:
             raise UsageError(f"{path} is damaged ({error!r})", "measure again") from None
 
     @classmethod
-    def _parse(cls, data: Mapping[str, Any]) -> Report:
+    def _parse(cls, data: Mapping[str, Any]) -> BenchReport:
         trip, model, planned = data["round_trip"], dict(data["model"]), data.get("planned")
         return cls(
             version=str(data["version"]),

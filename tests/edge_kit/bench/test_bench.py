@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_kit.bench import Effort, Plan, Report, run_plan
+from edge_kit.bench import Effort, Plan, BenchReport, run_plan
 from edge_kit.bench.conditions.conditions import Watch
 from edge_kit.bench.conditions.state import BoardState
 from edge_kit.bench.measure.latency import Latency, TimedEngine, run_calls
@@ -189,10 +189,10 @@ def test_the_report_survives_json(report, tmp_path):
     )
     file = tmp_path / "a.json"
     file.write_text(json.dumps(report.to_json()))
-    again = Report.read(file)
+    again = BenchReport.read(file)
     assert again.to_json() == report.to_json()
     file.write_text(json.dumps(report.to_json() | {"later": 1}))
-    assert Report.read(file).model_hash == report.model_hash
+    assert BenchReport.read(file).model_hash == report.model_hash
 
 
 @pytest.mark.parametrize(
@@ -212,12 +212,12 @@ def test_what_is_no_report_is_said(tmp_path, text, why):
     file = tmp_path / "a.json"
     file.write_text(text)
     with pytest.raises(UsageError, match=why):
-        Report.read(file)
+        BenchReport.read(file)
 
 
 def test_a_missing_report_is_said(tmp_path):
     with pytest.raises(UsageError, match="cannot be read"):
-        Report.read(tmp_path / "none.json")
+        BenchReport.read(tmp_path / "none.json")
 
 
 DIE = "import os, signal; os.kill(os.getpid(), signal.SIGILL)"

@@ -10,7 +10,7 @@ from edge_kit.bench.measure.latency import Latency
 from edge_kit.bench.measure.measurement import Configuration, Measurement
 from edge_kit.bench.report.compare import compare
 from edge_kit.bench.report.ranking import standings
-from edge_kit.bench.report.report import Report
+from edge_kit.bench.report.report import BenchReport
 from edge_kit.errors import UsageError
 
 ONE = Configuration("end/a.onnx", "onnx", "end", "int8", "any", 1000, 1)
@@ -23,7 +23,7 @@ def measured(ms, configuration=ONE, calls=50, **more):
 
 def report(*measurements, model="aa" * 32, board="Pi"):
     about = {"name": "m", "model_hash": model, "threshold": 0.5}
-    return Report("0.1.0", 0.0, {"model": board, "arch": "aarch64"}, about, {}, measurements)
+    return BenchReport("0.1.0", 0.0, {"model": board, "arch": "aarch64"}, about, {}, measurements)
 
 
 def ranks(found):

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edge_kit.bench import Effort, Plan, Report, run_plan
+from edge_kit.bench import Effort, Plan, BenchReport, run_plan
 from edge_kit.bench.conditions.conditions import Watch
 from edge_kit.bench.conditions.state import BoardState
 from edge_kit.bench.conditions.throttling import Throttling
@@ -23,7 +23,7 @@ from edge_kit.bench.measure.latency import Latency, clock_cost_us
 from edge_kit.bench.measure.measurement import Measurement
 from edge_kit.bench.measure.roundtrip import RoundTrip
 from edge_kit.bench.measure.trial import measure_in_child
-from edge_kit.bench.report.background import meanwhile
+from edge_kit.bench.report.background import background
 from edge_kit.bench.report.compare import compare
 from edge_kit.bench.report.page import page
 from edge_kit.bench.report.ranking import standings
@@ -68,7 +68,7 @@ def test_what_is_written_follows_the_schema_to_the_last_key(report, tmp_path):
     data = report.to_json()
     assert problems(data, SCHEMA, strict=True) == []
     (tmp_path / "a.json").write_text(json.dumps(data))
-    assert problems(Report.read(tmp_path / "a.json").to_json(), SCHEMA, strict=True) == []
+    assert problems(BenchReport.read(tmp_path / "a.json").to_json(), SCHEMA, strict=True) == []
 
 
 def test_the_schema_refuses_what_is_no_report(report):
@@ -92,14 +92,14 @@ def test_files_of_before_top1_had_a_set_are_still_read(report, tmp_path):
                 del m["conditions"]["during"][key]
     assert problems(data, SCHEMA) == []
     (tmp_path / "a.json").write_text(json.dumps(data))
-    old = Report.read(tmp_path / "a.json")
+    old = BenchReport.read(tmp_path / "a.json")
     assert old.measurements[0].top1.total == 3 and old.measurements[0].top1_set is None
     assert page(old)
     assert "does not say which photos" in standings(compare({"old": old, "new": report}))
 
 
 def test_the_state_is_told_before_during_and_after(report):
-    head, *rows = meanwhile(report.measurements)
+    head, *rows = background(report.measurements)
     assert len(rows) == 2  # nothing was started for the third
     row = dict(zip(head, rows[0], strict=True))
     assert (row["°C before"], row["°C most"], row["°C after"]) == ("61.5",) * 3
@@ -112,7 +112,7 @@ def test_bits_that_change_meanwhile_are_told_apart(report):
     conditions = copy.deepcopy(dict(first.conditions))
     conditions["before"]["throttled"] = "0x0"
     conditions["after"]["throttled"] = "0x50000"
-    (_, row) = meanwhile([replace(first, conditions=conditions)])
+    (_, row) = background([replace(first, conditions=conditions)])
     assert row[-1] == (
         "during 0x50005: under-voltage and throttled, now and since boot; "
         "after 0x50000: under-voltage and throttled since boot, not now"
@@ -121,7 +121,7 @@ def test_bits_that_change_meanwhile_are_told_apart(report):
 
 def test_a_board_that_tells_nothing_has_no_table(report):
     nothing = {"before": {}, "during": {}, "after": {}, "other_load": None}
-    assert meanwhile([replace(report.measurements[0], conditions=nothing)]) == []
+    assert background([replace(report.measurements[0], conditions=nothing)]) == []
 
 
 def test_its_own_cost_is_stated_by_every_run(bundle, capsys):
@@ -317,7 +317,7 @@ def test_any_json_in_any_place_is_compared_or_refused(report, tmp_path, place, v
     file = tmp_path / "odd.json"
     file.write_text(json.dumps(data), encoding="utf-8")
     try:
-        odd = Report.read(file)
+        odd = BenchReport.read(file)
     except UsageError as error:
         assert "\n" not in str(error)
         return

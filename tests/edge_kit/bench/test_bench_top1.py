@@ -17,7 +17,7 @@ from edge_kit.bench.report.card import card, table
 from edge_kit.bench.report.compare import compare
 from edge_kit.bench.report.page import page
 from edge_kit.bench.report.ranking import standings
-from edge_kit.bench.report.report import Report
+from edge_kit.bench.report.report import BenchReport
 from edge_kit.bundle.labelled_photos import INDEX, read_reference
 from edge_kit.cli import cli, run_group
 from edge_kit.errors import BundleError
@@ -115,7 +115,7 @@ def answered(wrong, labels=LABELS, name="a" * 64, of=ONE, **more):
 
 def report_of(*measurements, model="aa" * 32):
     about = {"name": "m", "model_hash": model, "threshold": 0.5}
-    return Report("0.1.0", 0.0, {"model": "Pi"}, about, {}, measurements)
+    return BenchReport("0.1.0", 0.0, {"model": "Pi"}, about, {}, measurements)
 
 
 def test_clearly_more_right_answers_come_first():
