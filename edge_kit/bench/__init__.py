@@ -6,4 +6,4 @@ from edge_kit.bench.measure.trial import Effort
 from edge_kit.bench.plan import Plan, run_plan
 from edge_kit.bench.report.report import BenchReport
 
-__all__ = ["Effort", "Plan", "BenchReport", "run_plan"]
+__all__ = ["BenchReport", "Effort", "Plan", "run_plan"]

@@ -113,7 +113,10 @@ def bench(bundle_path: Path, **flags: Any) -> None:
     from edge_kit.bench.report.card import card, table
     from edge_kit.bench.report.page import page
     from edge_kit.bundle import Bundle
+    from edge_kit.pages import check_installed
 
+    if flags["html"] is not None:
+        check_installed("edge-kit bench --html")
     for file in (flags["markdown"], flags["html"]):
         _check_writable(file)
     bundle = Bundle.open(bundle_path)

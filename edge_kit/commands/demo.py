@@ -48,9 +48,11 @@ def demo(
     # Here, so that `edge-kit --help` stays quick.
     from edge_kit.demo import DemoConfig, run_demo
     from edge_kit.demo.page import page
+    from edge_kit.pages import check_installed
     from edge_kit.pixels.jpeg import thumbnail
     from edge_kit.sources.photo import read_photo
 
+    check_installed("edge-kit demo")
     config = DemoConfig(
         bundle or _asset("clothing.ekb", "--bundle"),
         photos or _asset("photos", "--photos"),

@@ -31,8 +31,8 @@ def page(figures: Figures, thumbnails: Mapping[str, bytes]) -> str:
     shown = [_photo(by_name[n], data, figures) for n, data in thumbnails.items() if n in by_name]
     lead = (
         f"A device classified each photo with an int8 {figures.engine} model and answered what it "
-        f"was sure of. Of the rest it sent features over MQTT ({figures.broker}); a worker answered "
-        "those."
+        f"was sure of. Of the rest it sent features over MQTT ({figures.broker}); a worker "
+        "answered those."
     )
     sections = [
         Section("", "", [Tiles([
@@ -71,7 +71,7 @@ def _entropies(figures: Figures) -> Drawing:
     counts, edges = np.histogram([a.entropy for a in figures.answers], bins=_BINS, range=(0, 1))
     bars = [
         Bar(start, end, float(n), f"{n} photos", str(n) if n else "")
-        for n, start, end in zip(counts, edges, edges[1:], strict=True)
+        for n, start, end in zip(counts, edges[:-1], edges[1:], strict=True)
     ]
     threshold = min(1.0, max(0.0, figures.threshold))
     text = f"T = {figures.threshold:.3g}: what lies right of it was sent"

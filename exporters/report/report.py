@@ -79,7 +79,7 @@ def _figures(report: ExportReport) -> Section:
     exits = test.exits(rule)
     sent = test.message_bytes[~exits]
     jpeg = test.jpeg_bytes.mean()
-    rows = [
+    rows: list[tuple[str | Cell, Cell]] = [
         ("Whole float model, unsplit", _percent(test.share(test.full.argmax(1)))),
         ("Device alone (int8 end model)", _percent(test.share(test.device.argmax(1)))),
         ("Cloud alone (every photo sent)", _percent(test.share(test.cloud.argmax(1)))),

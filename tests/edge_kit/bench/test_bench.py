@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_kit.bench import Effort, Plan, BenchReport, run_plan
+from edge_kit.bench import BenchReport, Effort, Plan, run_plan
 from edge_kit.bench.conditions.conditions import Watch
 from edge_kit.bench.conditions.state import BoardState
 from edge_kit.bench.measure.latency import Latency, TimedEngine, run_calls

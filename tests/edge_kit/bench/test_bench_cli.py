@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -107,6 +108,26 @@ def test_mistakes_are_said_before_anything_is_measured(both, tmp_path, capsys, a
     assert said in error
     assert "edge-kit: 1 of" not in error
     assert "Traceback" not in error
+
+
+def test_page_without_jinja_is_refused_before_anything_is_measured(
+    both, tmp_path, capsys, monkeypatch
+):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec",
+        lambda name, *more: None if name == "jinja2" else find(name, *more),
+    )
+    assert call(both, *FEW, "--html", tmp_path / "a.html") == 4
+    error = capsys.readouterr().err
+    assert error == (
+        "edge-kit: error: edge-kit bench --html needs Jinja2, which is not installed; "
+        "install it with: pip install 'edge-kit[pages]'\n"
+    )
+    # All other outputs do without.
+    few = (*FEW, "--engine", "onnx", "--threads", "1", "--no-top1")
+    assert call(both, *few, "--json", "--markdown", tmp_path / "a.md") == 0
+    assert len(json.loads(capsys.readouterr().out)["measurements"]) == 1
 
 
 def test_an_engine_that_the_bundle_lacks(tiny_bundle, capsys):

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edge_kit.bench import Effort, Plan, BenchReport, run_plan
+from edge_kit.bench import BenchReport, Effort, Plan, run_plan
 from edge_kit.bench.conditions.conditions import Watch
 from edge_kit.bench.conditions.state import BoardState
 from edge_kit.bench.conditions.throttling import Throttling

@@ -51,7 +51,7 @@ def test_the_bundles_own_photos_give_top1_without_any_option(bundle, report):
     assert "0.667 (0.21-0.94) of 3" in table(report)
     said = "top-1: 3 photos of the bundle's test split (set "
     assert said in table(report) and said in card(report)
-    assert "Top-1 on 3 photos of the bundle&#x27;s test split" in page(report)
+    assert "Top-1 on 3 photos of the bundle&#39;s test split" in page(report)
 
 
 def test_the_same_files_as_a_folder_are_the_same_set(bundle, report):
