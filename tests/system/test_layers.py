@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 HEAVY = {
     "torch", "jax", "onnx", "onnxruntime", "tflite_runtime", "ai_edge_litert",
-    "PIL", "cv2", "cloud_kit", "exporters", "boards", "picamera2",
+    "PIL", "cv2", "jinja2", "cloud_kit", "exporters", "boards", "picamera2",
 }  # fmt: skip
 
 
