@@ -3,13 +3,9 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import click
-import pytest
-
 from edge_kit import __version__
-from edge_kit import cli as cli_module
-from edge_kit.cli import cli, run_group
-from edge_kit.errors import SpoolError
+from edge_kit.cli import cli
+from edge_kit.terminal.command_line import run_group
 from tests.support.labelled import add_reference
 from tests.support.tiny import make_bundle
 
@@ -27,70 +23,14 @@ def test_help_lists_every_command_without_importing_them():
         assert f"\n  {name} " in done.stdout
 
 
-def test_version(capsys):
+def test_version_is_printed(capsys):
     assert run_group(cli, "edge-kit", ["--version"]) == 0
     assert __version__ in capsys.readouterr().out
 
 
-def test_an_unknown_command_is_a_usage_error(capsys):
+def test_unknown_command_is_a_usage_error(capsys):
     assert run_group(cli, "edge-kit", ["fly"]) == 2
     assert "No such command 'fly'" in capsys.readouterr().err
-
-
-def test_a_built_in_command_that_is_not_there_yet_is_not_listed(monkeypatch):
-    monkeypatch.setitem(cli_module._BUILT_IN, "teleport", "Not yet.")
-    context = click.Context(cli)
-    assert "teleport" not in cli.list_commands(context)
-    assert cli.get_command(context, "teleport") is None
-
-
-class FakePlugin:
-    name = "export"
-    module = "exporters.cli"
-
-    def load(self):
-        raise ModuleNotFoundError("No module named 'torch'", name="torch")
-
-
-def test_a_command_whose_package_is_missing_names_the_extra(monkeypatch, capsys):
-    monkeypatch.setattr(cli_module, "_plugins", lambda: {"export": FakePlugin()})
-    assert run_group(cli, "edge-kit", ["export", "--help"]) == 4
-    error = capsys.readouterr().err
-    assert error.startswith("edge-kit: error: edge-kit export needs torch")
-    assert "pip install 'edge-kit[export]'" in error and error.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("raised", "code", "text"),
-    [
-        (SpoolError("the disk is full", "free some space"), 7, "x: error: the disk is full; free"),
-        (KeyboardInterrupt(), 130, ""),
-        (click.UsageError("what?"), 2, "what?"),
-        (OSError(28, "No space left on device", "/there"), 1, "No space left on device: '/there'"),
-        (BrokenPipeError(), 141, ""),
-    ],
-)
-def test_errors_become_sentences_and_exit_codes(raised, code, text, capsys):
-    @click.command()
-    def fail() -> None:
-        raise raised
-
-    assert run_group(fail, "x", []) == code
-    error = capsys.readouterr().err
-    assert text in error and "Traceback" not in error
-
-
-def test_a_broken_pipe_ends_quietly():
-    command = f"{sys.executable} -m edge_kit.cli run --help | true"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
-    assert done.stderr == ""
-
-
-def test_output_that_cannot_be_written_gets_a_sentence():
-    command = f"{sys.executable} -m edge_kit.cli --version > /dev/full"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
-    assert done.returncode == 1
-    assert done.stderr == "edge-kit: error: [Errno 28] No space left on device\n"
 
 
 def test_bundle_show_verify_and_pack(tiny_bundle, tmp_path, capsys):

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from edge_kit import doctor as doctor_module
 from edge_kit.bundle.labelled_photos import INDEX
-from edge_kit.cli import cli, run_group
+from edge_kit.cli import cli
 from edge_kit.commands.doctor import doctor
 from edge_kit.doctor import (
     Check,
@@ -29,6 +29,7 @@ from edge_kit.host.board import Board, clock_synchronised, read_board
 from edge_kit.link import Disconnected, MemoryBroker, MemoryLink
 from edge_kit.link.address import BrokerAddress
 from edge_kit.link.mqtt import MqttLink
+from edge_kit.terminal.command_line import run_group
 from tests.support.labelled import add_files, add_reference
 from tests.support.mosquitto import free_port
 from tests.support.tiny import make_bundle

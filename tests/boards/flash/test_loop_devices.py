@@ -27,8 +27,8 @@ from boards.flash.guards import objections
 from boards.flash.reading import read_disks
 from boards.flash.source import open_source
 from boards.flash.write import flash
-from edge_kit.cli import run_group
 from edge_kit.errors import ImageError
+from edge_kit.terminal.command_line import run_group
 from tests.support.loops import Loop, why_not
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")

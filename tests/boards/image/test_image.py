@@ -27,10 +27,11 @@ from boards.image.wheels import _PIN, Wheel, fetch_wheels
 from boards.onboard.settings import Settings
 from boards.system.namespace import run_as_root
 from boards.system.tool import call, need, require
-from edge_kit.cli import cli, run_group
+from edge_kit.cli import cli
 from edge_kit.errors import ConfigError, ImageError, LinkError, UsageError
 from edge_kit.link.link import Connected, Published
 from edge_kit.link.mqtt import MqttLink
+from edge_kit.terminal.command_line import run_group
 from edge_kit.wire import Refusal, ResultMessage
 from tests.support.mosquitto import free_port
 from tests.support.stock import run

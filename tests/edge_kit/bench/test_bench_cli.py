@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_kit.cli import cli, run_group
+from edge_kit.cli import cli
+from edge_kit.terminal.command_line import run_group
 from tests.support.tiny_tflite import make_bundle_with_both
 
 SCRIPT = Path(__file__).parents[3] / "benchmarks" / "bench_overhead.py"
@@ -137,7 +138,6 @@ def test_an_engine_that_the_bundle_lacks(tiny_bundle, capsys):
 
 def test_when_no_engine_works_the_reasons_are_the_error(both, capsys, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name, *more: None)
-    monkeypatch.setattr("edge_kit.cli._is_there", lambda name: True)
     assert call(both, *FEW, "--threads", "1") == 4
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith("edge-kit: error: nothing could be measured: the engine 'onnx' needs")

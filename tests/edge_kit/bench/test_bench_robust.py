@@ -27,8 +27,9 @@ from edge_kit.bench.report.background import background
 from edge_kit.bench.report.compare import compare
 from edge_kit.bench.report.page import page
 from edge_kit.bench.report.ranking import standings
-from edge_kit.cli import cli, run_group
+from edge_kit.cli import cli
 from edge_kit.errors import EdgeKitError, UsageError
+from edge_kit.terminal.command_line import run_group
 from tests.support.labelled import add_reference
 from tests.support.schema import problems
 from tests.support.tiny import make_bundle

@@ -19,8 +19,9 @@ from edge_kit.bench.report.page import page
 from edge_kit.bench.report.ranking import standings
 from edge_kit.bench.report.report import BenchReport
 from edge_kit.bundle.labelled_photos import INDEX, read_reference
-from edge_kit.cli import cli, run_group
+from edge_kit.cli import cli
 from edge_kit.errors import BundleError
+from edge_kit.terminal.command_line import run_group
 from tests.support.labelled import add_files, add_reference
 from tests.support.tiny import make_bundle
 from tests.support.tiny_tflite import make_bundle_with_both

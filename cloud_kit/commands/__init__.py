@@ -1,0 +1,1 @@
+"""The commands of ``cloud-kit``, one file each."""
