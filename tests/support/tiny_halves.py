@@ -10,7 +10,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
+from exporters.graph.cuts import choose, find_cuts, split
 from exporters.graph.halves import CloudHalf, EndModel, ExitHead, Halves, Normalize
+from exporters.graph.trace import trace
+from tests.support import tiny_nets
 
 SIZE = (32, 32)
 CLASSES = 4
@@ -113,3 +116,36 @@ def trained(
     end.eval()
     cloud.eval()
     return made
+
+
+def block_end(kind: str) -> EndModel:
+    """Return an end model whose trunk ends with a block of `tests.support.tiny_nets`."""
+    whole = trace(tiny_nets.net(kind), (3, *SIZE))
+    cut = choose(find_cuts(whole), "block")
+    trunk, _ = split(whole, cut)
+    encode = nn.Conv2d(cut.shape[0], CHANNELS, 1)
+    normalize = Normalize((127.0,) * 3, (64.0,) * 3)
+    head = ExitHead(CHANNELS, CLASSES, cut.shape[1:], width=8)
+    end = EndModel(normalize, trunk, encode, head, 0.125)
+    x = batch(photos(64, seed=9)[0])
+    with torch.no_grad():
+        head.train()
+        for _ in range(20):  # statistics of its own for the head
+            end(x)
+    return end.eval()
+
+
+def levels_end(mean: tuple[float, ...], std: tuple[float, ...]) -> EndModel:
+    """Return an end model whose features are the normalized pixels themselves."""
+    encode = nn.Conv2d(3, 3, 1)
+    with torch.no_grad():
+        encode.weight.copy_(torch.eye(3)[:, :, None, None])
+        encode.bias.zero_()
+    head = nn.Sequential(nn.AvgPool2d(16), nn.Flatten(), nn.Linear(3, CLASSES))
+    return EndModel(Normalize(mean, std), nn.Identity(), encode, head, 0.02).eval()
+
+
+def levels() -> NDArray[np.uint8]:
+    """Return one picture (1, 16, 16, 3) that holds all 256 grey levels in every channel."""
+    ramp = np.arange(256, dtype=np.uint8).reshape(1, 16, 16)
+    return np.stack([ramp, ramp[:, ::-1], ramp[:, :, ::-1]], axis=3)
