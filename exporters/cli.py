@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from collections.abc import Callable
 from dataclasses import fields
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -65,8 +67,7 @@ Examples:
 
 CALIBRATE_HELP = """Refit temperature and threshold of BUNDLE on new photos.
 
-They pass this board's own engine. The model hash stays, so workers need nothing new; the
-manifest is replaced in one step.
+They pass this board's own engine. The model hash stays, so workers need nothing new.
 
 \b
 Example:
@@ -87,87 +88,73 @@ def _numbers(_context: click.Context, _option: click.Parameter, text: str | None
     return parts if len(parts) == 3 else parts * 3
 
 
-@click.command(help=EXPORT_HELP)
+_PATH = click.Path(path_type=Path)
+_EXPORT_OPTIONS = [
+    click.option("--weights", type=_PATH, help="State dict for MODEL."),
+    click.option("--backbone", metavar="NAME", help="Pretrained backbone: efficientnet-lite0."),
+    click.option("--data", type=_PATH, metavar="PHOTOS", help="The photos."),
+    click.option("--out", type=_PATH, help="Bundle directory to write."),
+    click.option("--name", help="Model name for people."),
+    click.option("--size", type=int, help="Side of the square input, pixels. Default: 224."),
+    click.option("--resize", type=click.Choice(["squash", "crop"]), default=ModelConfig.resize,
+                 help="Fit photos into the square by squashing, or by cropping to the centre."),
+    click.option("--mean", metavar="R,G,B", callback=_numbers,
+                 help="Per channel, 0 to 255. Default: ImageNet's."),
+    click.option("--std", metavar="R,G,B", callback=_numbers,
+                 help="Per channel, 0 to 255. Default: ImageNet's."),
+    click.option("--list-cuts", is_flag=True, help="List the model's cuts and stop."),
+    click.option("--cut", default=SplitConfig.cut, help="Name of the cut, or auto."),
+    click.option("--tune-from", default=SplitConfig.tune_from, metavar="CUT",
+                 help="Where fine-tuning of a backbone starts."),
+    click.option("--budget", default=SplitConfig.budget,
+                 help="Largest share of the model that auto keeps on the device."),
+    click.option("--channels", type=int,
+                 help="Width of the bottleneck. Default: fits the message size."),
+    click.option("--message-bytes", type=float,
+                 help="Mean message to train for, header included."),
+    click.option("--targets", default=",".join(TARGETS),
+                 help="Architectures that get an int8 ONNX end model."),
+    click.option("--no-tflite", is_flag=True, help="Make no TFLite end model."),
+    click.option("--cloud-weights", type=click.Choice(CLOUD_WEIGHTS),
+                 default=QuantizationConfig.cloud_weights,
+                 help="How the bundle stores the weights of cloud half and full model."),
+    click.option("--views", default=TrainingConfig.views, help="Augmented views of each photo."),
+    click.option("--epochs", type=int, help="Passes that train bottleneck, exit and tail."),
+    click.option("--tail-epochs", type=int, help="Passes that train a backbone's tail before."),
+    click.option("--accuracy-budget", default=BudgetConfig.accuracy,
+                 help="What hybrid accuracy may lose against cloud-only when T is chosen."),
+    click.option("--max-device-share", default=BudgetConfig.max_device_share,
+                 help="Largest share that the device may answer itself when T is chosen."),
+    click.option("--size-ratio", default=BudgetConfig.size_ratio,
+                 help="How many times smaller than float an int8 end model must be."),
+    click.option("--reference-photos", default=DataConfig.reference_photos,
+                 help="Labelled test photos that the bundle carries for edge-kit bench."),
+    click.option("--seed", default=TrainingConfig.seed, help="Fixes everything random."),
+    click.option("--processes", type=int, help="Worker processes. Default: one a core."),
+    click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end."),
+]  # fmt: skip
+_CALIBRATE_OPTIONS = [
+    click.option("--data", type=_PATH, metavar="PHOTOS", required=True,
+                 help="A folder of photos per class, as this board's camera takes them."),
+    click.option("--engine", type=click.Choice(["auto", "onnx", "tflite"]), default="auto",
+                 help="Engine of the end model."),
+    click.option("--accuracy-budget", default=BudgetConfig.accuracy,
+                 help="What hybrid accuracy may lose against cloud-only."),
+    click.option("--max-device-share", default=BudgetConfig.max_device_share,
+                 help="Largest share that the device may answer itself when T is chosen."),
+    click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
+]  # fmt: skip
+_SHOW_DEFAULTS = {"show_default": True}
+
+
+def _with(options: list[Any]) -> Callable[[Callable[..., None]], Any]:
+    """Add options to a command, in their order."""
+    return lambda command: reduce(lambda made, option: option(made), reversed(options), command)
+
+
+@click.command(help=EXPORT_HELP, context_settings=_SHOW_DEFAULTS)
 @click.argument("model", required=False)
-@click.option("--weights", type=click.Path(path_type=Path), help="State dict for MODEL.")
-@click.option("--backbone", metavar="NAME", help="Pretrained backbone: efficientnet-lite0.")
-@click.option("--data", type=click.Path(path_type=Path), metavar="PHOTOS", help="The photos.")
-@click.option("--out", type=click.Path(path_type=Path), help="Bundle directory to write.")
-@click.option("--name", help="Model name for people.")
-@click.option("--size", type=int, help="Side of the square input, pixels. Default: 224.")
-@click.option(
-    "--resize",
-    type=click.Choice(["squash", "crop"]),
-    default="squash",
-    show_default=True,
-    help="Fit photos into the square by squashing them, or by cropping to the centre.",
-)
-@click.option(
-    "--mean", metavar="R,G,B", callback=_numbers, help="Per channel, 0 to 255. Default: ImageNet's."
-)
-@click.option(
-    "--std", metavar="R,G,B", callback=_numbers, help="Per channel, 0 to 255. Default: ImageNet's."
-)
-@click.option("--list-cuts", is_flag=True, help="List the model's cuts and stop.")
-@click.option("--cut", default="auto", show_default=True, help="Name of the cut, or auto.")
-@click.option(
-    "--tune-from",
-    default="auto",
-    show_default=True,
-    metavar="CUT",
-    help="Where fine-tuning of a backbone starts.",
-)
-@click.option(
-    "--budget", default=0.5, show_default=True, help="Share of the model that auto may keep here."
-)
-@click.option(
-    "--channels", type=int, help="Width of the bottleneck. Default: fits the message size."
-)
-@click.option("--message-bytes", type=float, help="Mean message to train for, header included.")
-@click.option(
-    "--targets",
-    default=",".join(TARGETS),
-    show_default=True,
-    help="Architectures that get an int8 ONNX end model.",
-)
-@click.option("--no-tflite", is_flag=True, help="Make no TFLite end model.")
-@click.option(
-    "--cloud-weights",
-    type=click.Choice(CLOUD_WEIGHTS),
-    default="fp16",
-    show_default=True,
-    help="How the bundle stores the weights of cloud half and full model.",
-)
-@click.option("--views", default=10, show_default=True, help="Augmented views of each photo.")
-@click.option("--epochs", type=int, help="Passes that train bottleneck, exit and tail.")
-@click.option("--tail-epochs", type=int, help="Passes that train a backbone's tail before.")
-@click.option(
-    "--accuracy-budget",
-    default=0.005,
-    show_default=True,
-    help="What hybrid accuracy may lose against cloud-only when T is chosen.",
-)
-@click.option(
-    "--max-device-share",
-    default=1.0,
-    show_default=True,
-    help="Most that the device may answer itself when T is chosen.",
-)
-@click.option(
-    "--size-ratio",
-    default=3.5,
-    show_default=True,
-    help="How many times smaller than float an int8 end model must be.",
-)
-@click.option(
-    "--reference-photos",
-    default=100,
-    show_default=True,
-    help="Labelled test photos that the bundle carries for edge-kit bench.",
-)
-@click.option("--seed", default=0, show_default=True, help="Fixes everything random.")
-@click.option("--processes", type=int, help="Worker processes. Default: one a core.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
+@_with(_EXPORT_OPTIONS)
 def export(list_cuts: bool, as_json: bool, **given: Any) -> None:
     """Make a bundle, or list cuts."""
     model = _part(ModelConfig, given, factory=given["model"])
@@ -204,35 +191,9 @@ def export(list_cuts: bool, as_json: bool, **given: Any) -> None:
     click.echo(_summary(figures["test"]))
 
 
-@click.command(help=CALIBRATE_HELP)
-@click.argument("bundle", type=click.Path(path_type=Path))
-@click.option(
-    "--data",
-    type=click.Path(path_type=Path),
-    metavar="PHOTOS",
-    required=True,
-    help="A folder of photos per class, as this board's camera takes them.",
-)
-@click.option(
-    "--engine",
-    type=click.Choice(["auto", "onnx", "tflite"]),
-    default="auto",
-    show_default=True,
-    help="Engine of the end model.",
-)
-@click.option(
-    "--accuracy-budget",
-    default=0.005,
-    show_default=True,
-    help="What hybrid accuracy may lose against cloud-only.",
-)
-@click.option(
-    "--max-device-share",
-    default=1.0,
-    show_default=True,
-    help="Most that the device may answer itself when T is chosen.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.command(help=CALIBRATE_HELP, context_settings=_SHOW_DEFAULTS)
+@click.argument("bundle", type=_PATH)
+@_with(_CALIBRATE_OPTIONS)
 def calibrate(
     bundle: Path,
     data: Path,
