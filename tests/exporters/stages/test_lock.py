@@ -24,8 +24,8 @@ from exporters.config import DataConfig, ExportConfig, ModelConfig, OutputConfig
 from exporters.pipeline import export
 
 class Waiting:
-    def say(self, text): print(text, flush=True)
-    def step(self, stage, done, total): time.sleep(600)
+    def say(self, text): pass
+    def step(self, stage, done, total): print(stage, flush=True); time.sleep(600)
 
 data, out = map(Path, sys.argv[1:])
 model = ModelConfig("tests.support.shapes:build", size=32)
