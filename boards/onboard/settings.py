@@ -274,7 +274,7 @@ def _check_table(table: str, keys: object) -> None:
 def without_secrets(address: str) -> str:
     """Return a camera's address with user, password and query masked; others as they are.
 
-    The same rule as `edge_kit.sources.rtsp`.
+    The same rule as `edge_kit.masking`, which is not there when a board starts for the first time.
     """
     found = re.match(r"([A-Za-z]+://)(?:([^/?]*)@)?([^?]*)(\?.*)?", address, re.S)
     if found is None:

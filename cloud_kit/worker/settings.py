@@ -14,6 +14,7 @@ from typing import Any
 from cloud_kit.worker.worker import WorkerSettings
 from edge_kit.errors import ConfigError
 from edge_kit.link.address import BrokerAddress
+from edge_kit.masking import MASK
 
 __all__ = ["PASSWORD", "Settings", "read_password"]
 
@@ -69,7 +70,7 @@ class Settings:
         return {
             "bundles": [str(b) for b in self.bundles],
             "broker": self.broker.url,
-            "password": "***" if self.broker.password else None,
+            "password": MASK if self.broker.password else None,
             "ca": None if self.broker.ca is None else str(self.broker.ca),
             "cert": None if self.broker.cert is None else str(self.broker.cert),
             "pool": self.pool,

@@ -17,7 +17,7 @@ from typing import Any
 
 from edge_kit.errors import ConfigError
 from edge_kit.link.address import BrokerAddress
-from edge_kit.sources.rtsp import without_secrets
+from edge_kit.masking import MASK, mask_address
 from edge_kit.wire import Topics
 
 __all__ = ["ENV_PREFIX", "Config", "resolve"]
@@ -114,9 +114,9 @@ class Config:
         """Return what is set, one ``key = value (origin)`` a line, secrets masked."""
         shown = []
         for key, origin in self.origins.items():
-            value = "********" if key == "password" else getattr(self, key)
+            value = MASK if key == "password" else getattr(self, key)
             if key == "camera" and value is not None:
-                value = without_secrets(value)  # an address may carry user and password
+                value = mask_address(value)  # an address may carry user and password
             shown.append(f"{key} = {value} ({origin})")
         return shown
 

@@ -74,8 +74,9 @@ class BrokerAddress:
         try:
             parts = urlsplit(url if "://" in url else f"mqtt://{url}")
             port = parts.port
-        except ValueError as error:
-            raise ConfigError(f"broker address {_masked(url)!r}: {error}", example) from None
+        except ValueError:
+            # Neither the address nor the reason is shown: both may hold a part of a password.
+            raise ConfigError("the broker address has no valid host and port", example) from None
         if parts.scheme not in _PORTS:
             raise ConfigError(f"broker scheme {parts.scheme!r} is not mqtt or mqtts", example)
         if parts.password is not None:
@@ -117,9 +118,3 @@ def _check_readable(what: str, path: Path) -> None:
         raise ConfigError(
             f"the {what} file {path} cannot be read: {error.strerror}", "check its permissions"
         ) from None
-
-
-def _masked(url: str) -> str:
-    """Drop what may be a password from an address that could not be parsed."""
-    scheme, _, rest = url.rpartition("://")
-    return f"{scheme}://{rest.rpartition('@')[2]}" if scheme else rest.rpartition("@")[2]

@@ -5,24 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from edge_kit.errors import SourceError
+from edge_kit.masking import mask_address
 from edge_kit.sources.opencv import OpenCvCamera, load_cv2
 
-__all__ = ["SCHEMES", "RtspCamera", "without_secrets"]
+__all__ = ["SCHEMES", "RtspCamera"]
 
 SCHEMES = ("rtsp", "rtsps", "http", "https")
 
 _OPEN_MS = 10_000
 _READ_MS = 5_000
-
-
-def without_secrets(url: str) -> str:
-    """Return `url` with user, password and query masked; for messages. It need not be valid."""
-    address, asked, _query = url.partition("?")
-    scheme, mark, rest = address.partition("://")
-    host, slash, path = rest.partition("/")
-    _who, at, host = host.rpartition("@")
-    who, query = "***@" if at else "", "?***" if asked else ""
-    return f"{scheme}{mark}{who}{host}{slash}{path}{query}"
 
 
 class RtspCamera(OpenCvCamera):
@@ -37,7 +28,7 @@ class RtspCamera(OpenCvCamera):
     """
 
     def __init__(self, url: str, cv2: Any = None) -> None:
-        super().__init__(without_secrets(url), cv2 or load_cv2("a network camera"))
+        super().__init__(mask_address(url), cv2 or load_cv2("a network camera"))
         self._url = url
 
     def open(self) -> None:

@@ -14,7 +14,7 @@ from boards.onboard.place import FILES
 from boards.onboard.programs import call
 from boards.onboard.settings import FILE, Settings, without_secrets
 from edge_kit.device.config import resolve
-from edge_kit.sources.rtsp import without_secrets as masked
+from edge_kit.masking import mask_address as masked
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGsS0mfh6lHq4bq3l0xS4m4mVTlYqJZ1A8c1VHdU6mBO me@desk"
 PEM = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"

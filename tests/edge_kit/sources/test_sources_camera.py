@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 
 from edge_kit.errors import MissingExtraError, SourceError
+from edge_kit.masking import mask_address
 from edge_kit.sources import open as open_module
 from edge_kit.sources import picamera as picamera_module
 from edge_kit.sources import v4l2 as v4l2_module
 from edge_kit.sources.camera import CameraSource
 from edge_kit.sources.open import open_source
 from edge_kit.sources.picamera import PiCamera, why_no_picamera2
-from edge_kit.sources.rtsp import RtspCamera, without_secrets
+from edge_kit.sources.rtsp import RtspCamera
 from edge_kit.sources.v4l2 import V4l2Camera, V4l2Device, list_devices
 from edge_kit.sources.video import VideoSource
 from tests.edge_kit.sources.test_sources import BLUE, RED, WAIT_S, is_colour, plain
@@ -276,10 +277,10 @@ def test_an_rtsp_password_shows_in_no_message():
     with pytest.raises(SourceError) as info:
         camera.open()
     assert "secret" not in str(info.value)
-    assert without_secrets("rtsp://cam.local/live@1") == "rtsp://cam.local/live@1"
-    assert without_secrets("http://cam/mjpg?user=me&pwd=secret") == "http://cam/mjpg?***"
-    assert without_secrets("rtsp://me:secret@[broken/live") == "rtsp://***@[broken/live"
-    assert without_secrets("/dev/video0") == "/dev/video0"
+    assert mask_address("rtsp://cam.local/live@1") == "rtsp://cam.local/live@1"
+    assert mask_address("http://cam/mjpg?user=me&pwd=secret") == "http://cam/mjpg?***"
+    assert mask_address("rtsp://me:secret@[broken/live") == "rtsp://***@[broken/live"
+    assert mask_address("/dev/video0") == "/dev/video0"
 
 
 class Quiet(SimpleHTTPRequestHandler):
