@@ -31,7 +31,7 @@ __all__ = [
 
 _PEM = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.S)
 _PUBLIC = re.compile(r"-----BEGIN PUBLIC KEY-----.*?-----END PUBLIC KEY-----", re.S)
-# A server's clock may be ahead of ours; a certificate made "now" is not worth a second request.
+# A server's clock may be ahead of ours: a certificate made "now" is valid already.
 SKEW_S = 300.0
 
 
@@ -99,7 +99,7 @@ def read_pkcs7(base64: str, run: Run) -> list[Certificate]:
         run: Runs openssl.
 
     Raises:
-        CertificateError: It is no such message, or holds no certificate.
+        CertificateError: It is not such a message, or has no certificate.
     """
     packed = "".join(base64.split())
     if not re.fullmatch("[A-Za-z0-9+/]+={0,2}", packed):
@@ -109,9 +109,9 @@ def read_pkcs7(base64: str, run: Run) -> list[Certificate]:
     try:
         found = read_pem(run("openssl", "pkcs7", "-print_certs", stdin=armoured), run)
     except OSError:
-        raise CertificateError("the answer is no PKCS#7 message") from None
+        raise CertificateError("the answer is not a PKCS#7 message") from None
     if not found:
-        raise CertificateError("the answer holds no certificate")
+        raise CertificateError("the answer has no certificate")
     return found
 
 
@@ -125,7 +125,7 @@ def public_key(key: Path, run: Run) -> str:
     """Return the public half of a private key, PEM text.
 
     Raises:
-        CertificateError: It is no private key that can be used.
+        CertificateError: It is not a usable private key.
     """
     try:
         # An encrypted key must fail, not ask on a terminal.

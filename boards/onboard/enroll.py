@@ -1,10 +1,10 @@
 """Ask for this device's certificate, and renew it, by `edge-kit-enroll.service`, as root.
 
-One step does whatever is due: finish what was cut off, enrol, renew, or nothing. A certificate that
-came and was found good is first written as *pending*; only then is the one-time secret deleted, the
-certificate put in force, the service's configuration amended and the service started again, and
-last the pending file removed. Whatever is cut off in between is done again from the pending file,
-which needs no server. The key is made by the first boot and never leaves the board.
+One step does whatever is due: finish what was interrupted, enrol, renew, or nothing. A certificate
+that was received and checked is first written as *pending*; only then is the one-time secret
+deleted, the certificate put in force, the service's configuration changed and the service
+restarted, and last the pending file removed. What is interrupted in between is done again from the
+pending file, which needs no server. The key is made by the first boot and never leaves the board.
 """
 
 from __future__ import annotations
@@ -33,24 +33,25 @@ from boards.onboard.certificates import (
     request_key,
     trusted_chain,
 )
-from boards.onboard.clock import wait_for_clock
 from boards.onboard.est import Est, EstError
 from boards.onboard.firstboot import DATA, ENROLL, ENROLL_SECRET, ETC, USER
 from boards.onboard.programs import Run, call
 from boards.onboard.settings import dump
-from boards.onboard.wholefile import NEW, remove_whole, write_whole
+from boards.onboard.wholefile import remove_whole, write_whole
+from edge_kit.host.clock import SYNCHRONIZED, ClockWait
 
-__all__ = ["Enrolment", "main", "pauses", "until_done"]
+__all__ = ["Enrolment", "main", "pauses", "until_done", "wait_for_clock"]
 
 _log = logging.getLogger("edge-kit-enroll")
 
 FIRST_PAUSE_S = 10.0
 LAST_PAUSE_S = 3600.0
+CLOCK_EVERY_S = 2.0
 
 
 @dataclass(frozen=True)
 class _Place:
-    """Where everything lies."""
+    """Where everything is."""
 
     tls: Path
     etc: Path
@@ -77,7 +78,7 @@ class Enrolment:
     """What the first boot prepared, on one file system.
 
     Args:
-        root: Where the system's root lies; another directory in tests.
+        root: The system's root; another directory in tests.
         run: Runs a program.
         now: Unix time, seconds.
     """
@@ -93,10 +94,9 @@ class Enrolment:
 
         Raises:
             EstError: No certificate came; try again.
-            CertificateError: One came, or lies here, that cannot be used; try again.
+            CertificateError: The new or the held one cannot be used; try again.
             OSError: A file or a program failed; try again.
         """
-        self._tidy()
         if self._at.pending.exists() and (done := self._finish()):
             return done
         server, name = self._target()
@@ -116,7 +116,7 @@ class Enrolment:
             chain = self._ask(server, name, key, held, "", "")
         text = "".join(f"{c.pem}\n" for c in chain)
         write_whole(self._at.pending, text, 0o644, self._own)
-        return self._finish() or "the certificate was lost"
+        return self._finish() or "the certificate could not be read back"
 
     def _ask(
         self,
@@ -129,33 +129,21 @@ class Enrolment:
     ) -> list[Certificate]:
         """Return a new certificate and its chain; a renewal when there is one and no user."""
         now = self._now()
-        offered = held is not None and held.not_before <= now < held.not_after
+        valid = held is not None and held.not_before <= now < held.not_after
         est = Est(
             server,
             ca=self._at.ca,
             user=user,
             password=password,
-            certificate=self._at.certificate if offered else None,
-            key=self._at.key if offered else None,
-            now=self._now,
+            certificate=self._at.certificate if valid else None,
+            key=self._at.key if valid else None,
         )
         renew = held is not None and not user
         anchors = self._anchors(est)
-        try:
-            answer = est.enroll(self._request(key, name, renew=renew), renew=renew)
-        except EstError as error:
-            if held is None or offered or user:
-                raise
-            gone = f"the old certificate is not valid now (until {_date(held.not_after)})"
-            raise EstError(f"{gone}: {error}", error.wait_s) from None
+        if held is not None and not (valid or user):
+            _log.warning("the old certificate is not valid now (until %s)", _date(held.not_after))
+        answer = est.enroll(self._request(key, name, renew=renew), renew=renew)
         return trusted_chain(read_pkcs7(answer, self._run), key, anchors, now, self._run)
-
-    def _tidy(self) -> None:
-        if self._at.tls.is_symlink():
-            raise OSError(f"{self._at.tls} is a link; it must be a directory")
-        for folder in (self._at.tls, self._at.etc):
-            for left in folder.glob(f".*{NEW}"):
-                left.unlink()
 
     def _target(self) -> tuple[str, str]:
         data = tomllib.loads((self._root / ENROLL).read_text(encoding="utf-8"))
@@ -201,7 +189,7 @@ class Enrolment:
         return text
 
     def _finish(self) -> str:
-        """Put the pending certificate in force; return nothing when it is of no use."""
+        """Put the pending certificate in force; return nothing when it cannot be used."""
         text = self._at.pending.read_text(encoding="utf-8", errors="replace")
         try:
             (new, *_above) = read_pem(text, self._run)
@@ -234,7 +222,7 @@ class Enrolment:
             write_whole(file, dump({"": there | wanted}), 0o640, self._own)
             restart = True
         if restart:
-            # No start of one that somebody stopped, and no wait for one that takes its time.
+            # Does not start what somebody stopped, and does not wait.
             self._run("systemctl", "--no-block", "try-restart", "edge-kit.service")
 
     def _own(self, path: Path) -> None:
@@ -284,6 +272,16 @@ def until_done(
         sleep(wait)
 
 
+def wait_for_clock(wait: ClockWait, sleep: Callable[[float], object] = time.sleep) -> None:
+    """Return once the clock can be trusted to judge certificates."""
+    while True:
+        if said := wait.look():
+            _log.info("%s", said)
+        if wait.over:
+            return
+        sleep(CLOCK_EVERY_S)
+
+
 def main(arguments: Sequence[str] = ()) -> int:
     """Run on this machine, or on another root directory."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
@@ -292,7 +290,7 @@ def main(arguments: Sequence[str] = ()) -> int:
     if shutil.which("openssl") is None:
         _log.error("the program openssl is missing; install the package openssl")
         return 1
-    wait_for_clock(root, _log.info)
+    wait_for_clock(ClockWait(synchronized=root / SYNCHRONIZED.relative_to("/")))
     until_done(Enrolment(root, call), pauses(random.Random()))
     return 0
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from boards.onboard.certificates import make_key, make_request
 from boards.onboard.programs import Run, call
 from boards.onboard.redaction import finish_redaction, redact
-from boards.onboard.settings import FILE, MASK, Settings, SettingsError, dump, without_secrets
+from boards.onboard.settings import FILE, MASK, Settings, SettingsError, dump
 from boards.onboard.wholefile import remove_whole, sync_folder, write_whole
 from boards.onboard.wifi import connection, password_of
 
@@ -37,7 +37,6 @@ DONE = f"{ETC}/first-boot-done"
 REQUEST = "edge-kit-request.csr"
 ENROLL = f"{ETC}/enroll.toml"
 ENROLL_SECRET = f"{ETC}/enroll-secret"
-_HANDED_OVER = f"{ETC}/enroll-handed-over"
 TIME_SERVERS = "etc/systemd/timesyncd.conf.d/edge-kit.conf"
 _WIFI = "etc/NetworkManager/system-connections/edge-kit-wifi.nmconnection"
 _SSH_KEYS = "root/.ssh/authorized_keys"
@@ -65,18 +64,18 @@ class FirstBoot:
         try:
             finish_redaction(self._boot / FILE)
         except OSError as error:
-            # What lies there is half overwritten, and would be taken for settings.
+            # The file is half overwritten, and would be taken for settings.
             _log.error("%s cannot be finished: %s", self._boot / FILE, error)
             self.failed.append("remove secrets from the boot partition")
             return False
         if self._done_with() == self._settings_hash():
             return True
-        # What was done is begun anew, and a boot that fails half way is no boot that was done.
+        # A boot that fails half way must not count as done.
         (self._root / DONE).unlink(missing_ok=True)
         # First, and without settings: more space and own host keys are good in any case.
         self._step("grow the data partition", self.grow)
         self._step("make SSH host keys", lambda: self._run("ssh-keygen", "-A"))
-        self._step("guard the keys' directory", self.guard)
+        self._step("make the directory of keys", self.folders)
         try:
             settings = Settings.parse((self._boot / FILE).read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, SettingsError) as error:
@@ -125,7 +124,7 @@ class FirstBoot:
             self.failed.append(name)
 
     def grow(self) -> None:
-        """Let the data partition and its file system fill the card; none is no mistake.
+        """Let the data partition and its file system fill the card; a system may have none.
 
         Raises:
             OSError: There is one, and it is not mounted.
@@ -146,22 +145,12 @@ class FirstBoot:
         self._run("partx", "--update", "--nr", number, disk)
         self._run("resize2fs", device)
 
-    def guard(self) -> None:
-        """Let root alone put files beside the keys: the service's user could put links there.
-
-        Afterwards what root writes goes where it should, whoever owned the directories before.
-        """
-        data, tls = self._root / DATA, self._root / DATA / "tls"
-        data.mkdir(parents=True, exist_ok=True)
+    def folders(self) -> None:
+        """Make the directory of keys, in one that only root may change."""
+        data = self._root / DATA
+        (data / "tls").mkdir(mode=0o755, parents=True, exist_ok=True)
         self._run("chown", f"root:{USER}", data)
         data.chmod(0o750)
-        if tls.is_symlink():
-            tls.unlink()
-        tls.mkdir(mode=0o755, exist_ok=True)
-        self._run("chown", "root:root", tls)
-        for path in tls.iterdir():
-            if not path.is_file() or path.is_symlink():
-                path.unlink()
 
     def name(self, settings: Settings, serial: str) -> None:
         """Set the host name, for now and for good."""
@@ -231,7 +220,7 @@ class FirstBoot:
         ):
             if text:
                 self._write(f"{DATA}/tls/{name}", text.rstrip("\n") + "\n", mode, group=USER)
-        # They are no secrets, so the settings still name them unless they are not wanted any more.
+        # They are not secret: the settings name them as long as they are wanted.
         if not settings.ca:
             (tls / "ca.pem").unlink(missing_ok=True)
         if not (settings.certificate or settings.enroll):
@@ -248,8 +237,7 @@ class FirstBoot:
 
     def _make_key(self, folder: Path) -> None:
         key, fresh = folder / "device.key", folder / "device.key.new"
-        # A power cut may have left an empty one.
-        if not key.exists() or not key.stat().st_size:
+        if not key.exists():
             fresh.unlink(missing_ok=True)
             make_key(fresh, self._run)
             self._own(fresh, 0o640, USER)
@@ -265,22 +253,16 @@ class FirstBoot:
     def enrolment(self, settings: Settings, serial: str) -> None:
         """Say whom to ask for a certificate; `boards.onboard.enroll` asks, after the network."""
         if not settings.enroll:
-            for name in (ENROLL, ENROLL_SECRET, _HANDED_OVER):
+            for name in (ENROLL, ENROLL_SECRET):
                 (self._root / name).unlink(missing_ok=True)
             return
         name = self._device_id(settings, serial)
         if settings.enroll_password:
             pair = {"user": settings.enroll_user, "password": settings.enroll_password}
-            secret = json.dumps(pair)
-            # Where another step fails at each boot, secrets stay on the boot partition; one that
-            # has been used up meanwhile must not be tried again.
-            digest = hashlib.sha256(secret.encode()).hexdigest()
-            if _text(self._root / _HANDED_OVER) != digest:
-                self._write(ENROLL_SECRET, secret, 0o600)
-                self._write(_HANDED_OVER, digest, 0o600)
+            self._write(ENROLL_SECRET, json.dumps(pair), 0o600)
         text = dump({"": {"server": settings.enroll, "name": name}})
         if text != _text(self._root / ENROLL):
-            # A request that waits for its answer is for another name, or lies at another server.
+            # A request that waits for its answer has another name, or is at another server.
             (self._root / DATA / "tls/enroll.csr").unlink(missing_ok=True)
         self._write(ENROLL, text, 0o644)
 
@@ -291,7 +273,7 @@ class FirstBoot:
             "bundle": f"/{DATA}/bundles/current",
         }
         if broker := settings.run.get("broker"):
-            # Nobody sits beside the board: it classifies and spools until the broker takes it in.
+            # Nobody sits beside the board: it classifies and spools until the broker accepts it.
             run |= {"keep_trying": True, "wait_for_clock": str(broker).startswith("mqtts:")}
         run |= dict(settings.run)
         run["spool"] = f"/{DATA}/spool/spool.db"
@@ -308,29 +290,27 @@ class FirstBoot:
     def _tls_files(self) -> dict[str, object]:
         tls = self._root / DATA / "tls"
         files = {"tls_ca": "ca.pem"}
-        # A key whose certificate is still asked for is no use yet.
+        # A key without its certificate is of no use.
         if (tls / "device.crt").exists():
             files |= {"tls_cert": "device.crt", "tls_key": "device.key"}
         return {k: f"/{DATA}/tls/{name}" for k, name in files.items() if (tls / name).exists()}
 
     def _camera(self, settings: Settings) -> dict[str, object]:
-        """Return the camera's address with the secrets that an earlier boot took from it."""
+        """Return the camera's address that an earlier boot took from the settings."""
         camera = settings.run.get("camera")
         if not isinstance(camera, str) or MASK not in camera:
             return {}
         held = tomllib.loads(_text(self._root / ETC / "device.toml")).get("camera")
-        if not isinstance(held, str) or without_secrets(held) != camera:
-            raise ValueError(f"run.camera {camera} is another one: give its user and password")
+        if held is None:
+            raise ValueError(f"run.camera {camera} has no address: give it with user and password")
         return {"camera": held}
 
     def forget(self, settings: Settings) -> None:
         """Replace the settings by what anyone may read. FAT and flash may keep old sectors."""
         if settings.has_secrets:
-            # Programs' files, such as host keys, may still be on their way to the card.
+            # Programs' files, such as host keys, may not be on the card yet.
             os.sync()
             redact(self._boot / FILE, settings.public())
-        # What is written there from now on is meant anew, even if it is the same.
-        (self._root / _HANDED_OVER).unlink(missing_ok=True)
 
     @staticmethod
     def _device_id(settings: Settings, serial: str) -> str:

@@ -1,6 +1,6 @@
-"""Take secrets off the boot partition, whatever is cut off meanwhile. Standard library only.
+"""Take secrets off the boot partition, safe against power cuts. Standard library only.
 
-The old file is overwritten where it lies: a deleted file of FAT stays readable. Nor is another
+The old file is overwritten in place: a deleted file of FAT stays readable. Nor is another
 one renamed to its name: Linux writes a name of FAT and the clusters that it leads to at different
 times, and QEMU has shown a power cut in between that left an empty file. So that no cut costs the
 board its settings, what anyone may read is on the card first, under a name of its own, and stays
@@ -18,7 +18,7 @@ __all__ = ["finish_redaction", "redact"]
 
 _READY = "edge-kit-public.toml"
 _FILLER = b"#"
-# A sector, which a card writes whole: who finds it overwritten knows that the rest may be, too.
+# A sector, which a card writes whole: once it is overwritten, the rest may be, too.
 _MARK = 512
 
 
@@ -39,7 +39,7 @@ def redact(file: Path, public: str) -> None:
 
 
 def finish_redaction(file: Path) -> None:
-    """Do what `redact` was kept from; mostly nothing.
+    """Finish what a power cut interrupted in `redact`; usually nothing.
 
     Raises:
         OSError: The partition cannot be written. The file must not be read then.
@@ -47,18 +47,8 @@ def finish_redaction(file: Path) -> None:
     ready = file.with_name(_READY)
     if not ready.exists():
         return
-    try:
-        found = file.read_bytes()
-    except OSError:
-        found = b""
-    if found == ready.read_bytes():
-        remove_whole(ready)
-    elif not found:
-        # A name that leads to nothing: somebody else's cut, or a checker's repair.
-        write_whole(file, ready.read_text(encoding="utf-8"), 0o644)
-        remove_whole(ready)
-    elif found[:_MARK].strip(_FILLER):
-        # Not begun, and perhaps edited since: all of it is still to be done.
+    if file.read_bytes()[:_MARK].strip(_FILLER):
+        # Finished; or not begun, and perhaps edited since.
         remove_whole(ready)
     else:
         _overwrite(file)
@@ -73,7 +63,7 @@ def _overwrite(file: Path) -> None:
             old.write(piece)
             old.flush()
             os.fsync(old.fileno())
-        # Only a text shorter than the mark is shorter than what lies there.
+        # Only a text shorter than the mark is shorter than the old one.
         old.truncate(len(text))
         os.fsync(old.fileno())
     remove_whole(ready)

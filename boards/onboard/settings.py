@@ -6,25 +6,20 @@ network and its keys: standard library only.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["FILE", "MASK", "Settings", "SettingsError", "dump", "without_secrets"]
+__all__ = ["FILE", "MASK", "Settings", "SettingsError", "dump"]
 
 FILE = "edge-kit.toml"
-# What stands for user, password and query of a camera's address once they are removed.
+# What stands for a camera's address with a user or a query once that is removed.
 MASK = "***"
 
-_KEYS: dict[str, dict[str, type]] = {
-    "system": {"hostname": str, "timezone": str, "ssh_keys": list, "ntp": list},
-    "wifi": {"ssid": str, "password": str, "country": str},
-    "tls": {"ca": str, "certificate": str, "key": str, "generate_key": bool, "enroll": str},
-    "secrets": {"broker_password": str, "enroll_user": str, "enroll_password": str},
-}
 # RFC 1123 labels; {serial} is filled in on the board.
 _HOSTNAME = re.compile(r"(?=.{1,63}\Z)[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _ZONE = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*")
@@ -39,10 +34,19 @@ _EST = re.compile(
     r"/\.well-known/est(/[A-Za-z0-9._~-]+)?"
 )
 _SSH_KEY = re.compile(r"(ssh|ecdsa|sk)-[a-z0-9@.-]+ [A-Za-z0-9+/=]{40,}( [^\x00-\x1f\x7f]*)?")
+_SECRET_ADDRESS = re.compile("://.*[@?]")
+_SET_BY_FIRST_BOOT = ("password", "password_file", "tls_ca", "tls_cert", "tls_key", "spool")
 
 
 class SettingsError(ValueError):
-    """A file that makes no sense; the text names key and reason."""
+    """A file that cannot be used; the text names key and reason."""
+
+
+def _key(place: str, default: Any = "", *, secret: bool = False) -> Any:
+    """Declare a field by its table and key in the file."""
+    table, key = place.split(".")
+    metadata = {"place": (table, key), "secret": secret}
+    return field(default=default, repr=not secret, metadata=metadata)
 
 
 @dataclass(frozen=True)
@@ -68,21 +72,21 @@ class Settings:
         run: Keys of ``edge-kit run``'s configuration.
     """
 
-    hostname: str = "edge-{serial}"
-    timezone: str = ""
-    ssh_keys: tuple[str, ...] = ()
-    ntp: tuple[str, ...] = ()
-    ssid: str = ""
-    wifi_password: str = field(default="", repr=False)
-    country: str = ""
-    ca: str = ""
-    certificate: str = ""
-    key: str = field(default="", repr=False)
-    generate_key: bool = False
-    enroll: str = ""
-    broker_password: str = field(default="", repr=False)
-    enroll_user: str = ""
-    enroll_password: str = field(default="", repr=False)
+    hostname: str = _key("system.hostname", "edge-{serial}")
+    timezone: str = _key("system.timezone")
+    ssh_keys: tuple[str, ...] = _key("system.ssh_keys", ())
+    ntp: tuple[str, ...] = _key("system.ntp", ())
+    ssid: str = _key("wifi.ssid")
+    wifi_password: str = _key("wifi.password", secret=True)
+    country: str = _key("wifi.country")
+    ca: str = _key("tls.ca")
+    certificate: str = _key("tls.certificate")
+    key: str = _key("tls.key", secret=True)
+    generate_key: bool = _key("tls.generate_key", False)
+    enroll: str = _key("tls.enroll")
+    broker_password: str = _key("secrets.broker_password", secret=True)
+    enroll_user: str = _key("secrets.enroll_user", secret=True)
+    enroll_password: str = _key("secrets.enroll_password", secret=True)
     run: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -90,47 +94,28 @@ class Settings:
         """Read the file.
 
         Raises:
-            SettingsError: It is no TOML, or a key is unknown or makes no sense.
+            SettingsError: It is not TOML, or a key is unknown or has an invalid value.
         """
         try:
             # Some editors begin a file with a byte order mark.
             data = tomllib.loads(text.removeprefix("\ufeff"))
         except tomllib.TOMLDecodeError as error:
-            raise SettingsError(f"no TOML: {error}") from None
-        run = data.pop("run", {})
-        if not isinstance(run, dict):
-            raise SettingsError("run is no table")
+            raise SettingsError(f"it is not valid TOML: {error}") from None
         for table, keys in data.items():
-            _check_table(table, keys)
-        tables = ("system", "wifi", "tls", "secrets")
-        system, wifi, tls, secrets = (data.get(name, {}) for name in tables)
-        settings = cls(
-            hostname=system.get("hostname", cls.hostname),
-            timezone=system.get("timezone", ""),
-            ssh_keys=tuple(key.strip() for key in system.get("ssh_keys", ())),
-            ntp=tuple(system.get("ntp", ())),
-            ssid=wifi.get("ssid", ""),
-            wifi_password=wifi.get("password", ""),
-            country=wifi.get("country", ""),
-            ca=tls.get("ca", ""),
-            certificate=tls.get("certificate", ""),
-            key=tls.get("key", ""),
-            generate_key=tls.get("generate_key", False),
-            enroll=tls.get("enroll", "").rstrip("/"),
-            broker_password=secrets.get("broker_password", ""),
-            enroll_user=secrets.get("enroll_user", ""),
-            enroll_password=secrets.get("enroll_password", ""),
-            run=run,
-        )
+            if not isinstance(keys, dict):
+                raise SettingsError(f"{table} must be a table: [{table}]")
+        run = data.pop("run", {})
+        values = dict(_values(data))
+        values["ssh_keys"] = tuple(key.strip() for key in values.get("ssh_keys", ()))
+        values["enroll"] = values.get("enroll", "").rstrip("/")
+        settings = cls(run=run, **values)
         settings._check()
         return settings
 
     @property
     def has_secrets(self) -> bool:
         """Whether `public` leaves something out."""
-        secrets = (self.wifi_password, self.key, self.broker_password)
-        masked = self._public_run() != dict(self.run)
-        return any((*secrets, self.enroll_user, self.enroll_password, masked))
+        return self.public() != self.whole()
 
     @property
     def makes_key(self) -> bool:
@@ -139,148 +124,130 @@ class Settings:
 
     def public(self) -> str:
         """Return the file without what nobody who finds the card should read."""
-        return dump(self._tables(secret=False))
+        run = dict(self.run)
+        if _SECRET_ADDRESS.search(str(run.get("camera", ""))):
+            run["camera"] = MASK
+        return dump(self._tables(run, secret=False))
 
     def whole(self) -> str:
         """Return the file with everything."""
-        return dump(self._tables(secret=True))
+        return dump(self._tables(dict(self.run), secret=True))
 
-    def _tables(self, *, secret: bool) -> dict[str, dict[str, Any]]:
-        def kept(text: str) -> str:
-            return text if secret else ""
-
-        tables: dict[str, dict[str, Any]] = {
-            "system": {
-                "hostname": self.hostname,
-                "timezone": self.timezone,
-                "ssh_keys": list(self.ssh_keys),
-                "ntp": list(self.ntp),
-            },
-            "wifi": {
-                "ssid": self.ssid,
-                "password": kept(self.wifi_password),
-                "country": self.country,
-            },
-            "tls": {
-                "ca": self.ca,
-                "certificate": self.certificate,
-                "key": kept(self.key),
-                "generate_key": self.generate_key,
-                "enroll": self.enroll,
-            },
-            "secrets": {
-                "broker_password": kept(self.broker_password),
-                "enroll_user": kept(self.enroll_user),
-                "enroll_password": kept(self.enroll_password),
-            },
-            "run": dict(self.run) if secret else self._public_run(),
-        }
-        filled = {
-            name: {k: v for k, v in table.items() if v not in ("", [], False) or name == "run"}
-            for name, table in tables.items()
-        }
-        return {name: table for name, table in filled.items() if table}
-
-    def _public_run(self) -> dict[str, Any]:
-        run = dict(self.run)
-        if isinstance(camera := run.get("camera"), str):
-            run["camera"] = without_secrets(camera)
-        return run
+    def _tables(self, run: dict[str, Any], *, secret: bool) -> dict[str, dict[str, Any]]:
+        tables: dict[str, dict[str, Any]] = {}
+        for (table, key), declared in _PLACES.items():
+            value = getattr(self, declared.name)
+            if value and (secret or not declared.metadata["secret"]):
+                tables.setdefault(table, {})[key] = value
+        return tables | ({"run": run} if run else {})
 
     def _check(self) -> None:
-        if not _HOSTNAME.fullmatch(self.hostname.replace("{serial}", "0" * 16)):
-            raise SettingsError(
-                f"system.hostname {self.hostname!r} is no host name: small letters, digits, hyphens"
-            )
-        if self.timezone and not _ZONE.fullmatch(self.timezone):
-            raise SettingsError(f"system.timezone {self.timezone!r} is no time zone")
+        for valid, what in (*self._system_rules(), *self._tls_rules(), *self._run_rules()):
+            if not valid:
+                raise SettingsError(what)
+        dump({"run": self.run})
+
+    def _system_rules(self) -> Iterator[tuple[object, str]]:
+        """Yield whether each rule is met, and what is wrong if not."""
+        yield (
+            _HOSTNAME.fullmatch(self.hostname.replace("{serial}", "0" * 16)),
+            f"system.hostname {self.hostname!r} must be small letters, digits and hyphens",
+        )
+        yield (
+            not self.timezone or _ZONE.fullmatch(self.timezone),
+            f"system.timezone {self.timezone!r} is not a valid time zone",
+        )
         for key in self.ssh_keys:
-            if not _SSH_KEY.fullmatch(key):
-                raise SettingsError(
-                    "system.ssh_keys holds what is no public key (a line that starts with ssh-…)"
-                )
-        self._check_wifi()
-        if self.key and self.generate_key:
-            raise SettingsError("tls.key is given and tls.generate_key asks for another one")
+            yield (
+                _SSH_KEY.fullmatch(key),
+                "system.ssh_keys must hold public keys: lines that start with ssh-…",
+            )
         for server in self.ntp:
-            if not _TIME_SERVER.fullmatch(server):
-                raise SettingsError(f"system.ntp {server!r} is no host name and no address")
-        self._check_enrolment()
-        for name in ("ca", "certificate", "key"):
-            if (text := getattr(self, name)) and "-----BEGIN " not in text:
-                raise SettingsError(f"tls.{name} is no PEM text")
-        self._check_run()
-
-    def _check_wifi(self) -> None:
+            yield (
+                _TIME_SERVER.fullmatch(server),
+                f"system.ntp {server!r} is not a valid host name or address",
+            )
         length = len(self.wifi_password.encode())
-        hexadecimal = re.fullmatch("[0-9a-fA-F]{64}", self.wifi_password)
-        if self.wifi_password and not (8 <= length <= 63 or hexadecimal):
-            raise SettingsError(
-                "wifi.password must have 8 to 63 characters, or 64 hexadecimal digits"
-            )
-        if _CONTROL.search(self.wifi_password):
-            raise SettingsError("wifi.password holds a line break or another control character")
-        if self.ssid and not 1 <= len(self.ssid.encode()) <= 32:
-            raise SettingsError("wifi.ssid must have 1 to 32 bytes")
-        if self.ssid and not re.fullmatch("[A-Z]{2}", self.country):
-            raise SettingsError("wifi.country must be two capital letters, such as DE")
+        yield (
+            length in (0, *range(8, 64)) or re.fullmatch("[0-9a-fA-F]{64}", self.wifi_password),
+            "wifi.password must have 8 to 63 characters, or 64 hexadecimal digits",
+        )
+        yield (
+            not _CONTROL.search(self.wifi_password),
+            "wifi.password has a line break or another control character",
+        )
+        yield len(self.ssid.encode()) <= 32, "wifi.ssid must have 1 to 32 bytes"
+        yield (
+            not self.ssid or re.fullmatch("[A-Z]{2}", self.country),
+            "wifi.country must be two capital letters, such as DE",
+        )
 
-    def _check_run(self) -> None:
-        for key in ("password", "password_file", "tls_ca", "tls_cert", "tls_key", "spool"):
-            if key in self.run:
-                raise SettingsError(f"run.{key} is set by the first boot; see [secrets] and [tls]")
-        for key in self.run:
-            if not _BARE_KEY.fullmatch(key):
-                raise SettingsError(f"run.{key!r} is no key of `edge-kit run`")
-        device = self.run.get("device_id", "d")
-        if not (isinstance(device, str) and _DEVICE.fullmatch(device)):
-            raise SettingsError(
-                f"run.device_id {device!r} must be 1 to 64 of the characters A-Z a-z 0-9 . _ -"
-            )
-        dump({"run": dict(self.run)})
-
-    def _check_enrolment(self) -> None:
-        if self.enroll and not _EST.fullmatch(self.enroll):
-            raise SettingsError(
-                f"tls.enroll {self.enroll!r} is no address such as "
-                "https://est.example/.well-known/est"
-            )
+    def _tls_rules(self) -> Iterator[tuple[object, str]]:
+        yield (
+            not (self.key and self.generate_key),
+            "tls.key is given, and tls.generate_key asks for another one",
+        )
+        for name in ("ca", "certificate", "key"):
+            text = getattr(self, name)
+            yield not text or "-----BEGIN " in text, f"tls.{name} is not PEM text"
+        yield (
+            not self.enroll or _EST.fullmatch(self.enroll),
+            f"tls.enroll {self.enroll!r} must be an address such as "
+            "https://est.example/.well-known/est",
+        )
         broker = str(self.run.get("broker", "mqtts:"))
-        if self.enroll and not broker.startswith("mqtts:"):
-            raise SettingsError(f"tls.enroll is for a broker at mqtts://…, not {broker!r}")
-        if (self.enroll_user or self.enroll_password) and not self.enroll:
-            raise SettingsError("secrets.enroll_… is given, and tls.enroll names no server")
-        if bool(self.enroll_user) != bool(self.enroll_password) or ":" in self.enroll_user:
-            raise SettingsError(
-                "secrets.enroll_user and enroll_password go together; a user holds no colon"
+        yield (
+            not self.enroll or broker.startswith("mqtts:"),
+            f"tls.enroll needs a broker at mqtts://…, not {broker!r}",
+        )
+        yield (
+            self.enroll or not (self.enroll_user or self.enroll_password),
+            "secrets.enroll_… is given, and tls.enroll names no server",
+        )
+        yield (
+            bool(self.enroll_user) == bool(self.enroll_password) and ":" not in self.enroll_user,
+            "secrets.enroll_user and enroll_password go together; a user has no colon",
+        )
+
+    def _run_rules(self) -> Iterator[tuple[object, str]]:
+        for key in self.run:
+            yield (
+                key not in _SET_BY_FIRST_BOOT,
+                f"run.{key} is set by the first boot; see [secrets] and [tls]",
             )
+            yield _BARE_KEY.fullmatch(key), f"run.{key!r} is not a key of `edge-kit run`"
+        device = self.run.get("device_id", "d")
+        yield (
+            isinstance(device, str) and _DEVICE.fullmatch(device),
+            f"run.device_id {device!r} must be 1 to 64 of the characters A-Z a-z 0-9 . _ -",
+        )
 
 
-def _check_table(table: str, keys: object) -> None:
-    known = _KEYS.get(table)
-    if known is None:
-        raise SettingsError(f"unknown table [{table}]; known: {', '.join([*_KEYS, 'run'])}")
-    if not isinstance(keys, dict):
-        raise SettingsError(f"{table} is no table")
-    for key, value in keys.items():
-        if key not in known:
-            raise SettingsError(f"unknown key {table}.{key}; known: {', '.join(known)}")
-        if type(value) is not known[key]:
-            raise SettingsError(f"{table}.{key} should be {known[key].__name__}")
-        if isinstance(value, list) and not all(isinstance(v, str) for v in value):
-            raise SettingsError(f"{table}.{key} should hold texts")
+_PLACES: dict[tuple[str, str], dataclasses.Field[Any]] = {
+    f.metadata["place"]: f for f in dataclasses.fields(Settings) if f.metadata
+}
 
 
-def without_secrets(address: str) -> str:
-    """Return a camera's address with user, password and query masked; others as they are.
+def _values(data: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """Yield the name and the value of each field that a file sets."""
+    for table, keys in data.items():
+        known = [k for t, k in _PLACES if t == table]
+        if not known:
+            tables = ", ".join(dict.fromkeys(t for t, _ in _PLACES))
+            raise SettingsError(f"unknown table [{table}]; known: {tables}, run")
+        for key, value in keys.items():
+            if key not in known:
+                raise SettingsError(f"unknown key {table}.{key}; known: {', '.join(known)}")
+            declared = _PLACES[table, key]
+            wanted = type(declared.default)
+            if isinstance(value, list) and all(isinstance(item, str) for item in value):
+                value = tuple(value)
+            if type(value) is not wanted:
+                raise SettingsError(f"{table}.{key} must be {_KINDS[wanted]}")
+            yield declared.name, value
 
-    The same rule as `edge_kit.masking`, which is not there when a board starts for the first time.
-    """
-    found = re.match(r"([A-Za-z]+://)(?:([^/?]*)@)?([^?]*)(\?.*)?", address, re.S)
-    if found is None:
-        return address
-    who, query = (f"{MASK}@" if found[2] is not None else ""), (f"?{MASK}" if found[4] else "")
-    return f"{found[1]}{who}{found[3]}{query}"
+
+_KINDS: dict[type, str] = {str: "a text", bool: "true or false", tuple: "a list of texts"}
 
 
 def dump(tables: Mapping[str, Mapping[str, Any]]) -> str:
@@ -303,6 +270,6 @@ def _value(key: str, value: Any) -> str:
     if isinstance(value, str):
         # A JSON string is a TOML basic string, but for DEL.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return "[" + ", ".join(_value(key, item) for item in value) + "]"
-    raise SettingsError(f"{key} should be a text, a number or true or false")
+    raise SettingsError(f"{key} must be a text, a number, true or false, or a list of these")

@@ -1,4 +1,4 @@
-"""Write a file whole or not at all, whatever is cut off meanwhile. Standard library only."""
+"""Write a file whole or not at all, safe against power cuts. Standard library only."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def write_whole(
 
 
 def remove_whole(path: Path) -> None:
-    """Remove a file for good; none is no mistake."""
+    """Remove a file, if there is one, so that a power cut does not bring it back."""
     path.unlink(missing_ok=True)
     sync_folder(path.parent)
 

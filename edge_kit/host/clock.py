@@ -82,7 +82,7 @@ class ClockWait:
         if first:
             return (
                 f"waiting until the clock is set (it shows {self._date()}) before certificates are "
-                "judged; samples wait in the spool"
+                "judged"
             )
         return f"the clock is still not set (it shows {self._date()}): {self.hint()}"
 

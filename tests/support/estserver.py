@@ -150,7 +150,7 @@ class EstServer:
         elif what == "garbage":
             reply(http, 200, b"!?" * 30)
         elif what == "no-pkcs7":
-            reply(http, 200, base64.b64encode(b"no such message"))
+            reply(http, 200, base64.b64encode(b"something else"))
         elif what == "cut":
             http.send_response(200)
             http.send_header("Content-Length", "5000")

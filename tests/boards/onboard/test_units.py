@@ -1,4 +1,4 @@
-"""Units, backoff and watchdog of the service, and where the payload puts them."""
+"""Units, backoff and watchdog of the service, and where they are placed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from boards.onboard.place import FILES, place_code, place_files, watchdog
 from boards.onboard.settings import Settings
 
 
-def test_the_backoff_doubles_and_forgets_after_a_long_run(tmp_path):
+def test_backoff_doubles_and_restarts_after_a_long_run(tmp_path):
     uptime = tmp_path / "uptime"
     env = {"PATH": os.environ["PATH"], "RUNTIME_DIRECTORY": str(tmp_path), "SLEEP": "echo slept",
            "UPTIME_FILE": str(uptime)}  # fmt: skip
@@ -35,7 +35,7 @@ def test_the_backoff_doubles_and_forgets_after_a_long_run(tmp_path):
     assert slept(now + 700) == 0
 
 
-def test_a_slow_camera_gets_a_patient_watchdog():
+def test_slow_camera_gets_a_longer_watchdog():
     assert watchdog(Settings.parse("[run]\nfps = 2")) == ""
     assert "WatchdogSec=501\n" in watchdog(Settings.parse("[run]\nfps = 0.01"))
 
@@ -69,7 +69,7 @@ def test_systemd_understands_the_units_and_finds_little_exposed(tree):
         assert told.returncode == 0, told.stdout + told.stderr
     for name in (*UNITS, "edge-kit-enroll.timer"):
         text = (FILES / name).read_text()
-        # The programs lie on the board only; everything else is verified.
+        # The programs are on the board only; everything else is verified.
         words = [
             line if not line.startswith(("ExecStart=", "ExecStartPre=")) else "ExecStart=/bin/true"
             for line in text.splitlines()
@@ -84,18 +84,18 @@ def test_systemd_understands_the_units_and_finds_little_exposed(tree):
         assert told.returncode == 0 and told.stderr.strip() == "", told.stderr
 
 
-def test_the_first_boots_modules_run_alone(tree):
+def test_first_boot_needs_the_standard_library_only(tree):
     """Nothing of edge-kit's own dependencies may be needed to get onto the network."""
     told = subprocess.run(
         ["/usr/bin/env", "-i", "python3", "-S", "-c",
-         "import boards.onboard.firstboot, boards.onboard.enroll, sys\n"
+         "import boards.onboard.firstboot, sys\n"
          "print('numpy' in sys.modules, 'edge_kit' in sys.modules)"],
         cwd=tree / "usr/lib/edge-kit/firstboot", capture_output=True, text=True,
     )  # fmt: skip
     assert told.stdout.split() == ["False", "False"], told.stderr
 
 
-def test_units_are_enabled_and_the_code_has_no_caches(tree):
+def test_units_are_enabled_and_no_caches_are_placed(tree):
     system = tree / "etc/systemd/system"
     for unit in UNITS:
         link = system / "multi-user.target.wants" / unit
