@@ -156,10 +156,10 @@ def run(
             MemorySource(images),
             Preprocessor(manifest.preprocessing),
             model,
-            ExitRule(threshold, manifest.exit.temperature),
+            ExitRule(threshold, bundle.rule.temperature),
             classes=manifest.classes,
             wire_id=manifest.wire_id,
-            cut=model.file.cut or 0,
+            cut=bundle.index,
             sink=sink,
         )
         spool = TimedSpool(folder / f"spool{threshold}.db")
@@ -179,7 +179,7 @@ def measure(bundle: Bundle, photos: Path, engine: str, limit: int, rounds: int) 
         model.infer(prepare(image))
     with tempfile.TemporaryDirectory(prefix="edge-kit-benchmark-") as name:
         folder = Path(name)
-        mixed, _ = run(bundle, model, images, bundle.manifest.exit.threshold, folder)
+        mixed, _ = run(bundle, model, images, bundle.rule.threshold, folder)
         _, local = run(bundle, model, images * rounds, ALL_LOCAL, folder)
         _, sent = run(bundle, model, images * rounds, ALL_SENT, folder)
     share = mixed.counts["device"] / mixed.counts["frames"]
@@ -194,7 +194,7 @@ def measure(bundle: Bundle, photos: Path, engine: str, limit: int, rounds: int) 
         "engine": model.engine.name,
         "threads": model.engine.threads,
         "photos": len(images),
-        "threshold": bundle.manifest.exit.threshold,
+        "threshold": bundle.rule.threshold,
         "device_share": round(share, 4),
         "disk_wait_ms": sent["wait for the disk"],
         "median_ms": ways,

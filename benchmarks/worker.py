@@ -70,7 +70,7 @@ def samples(bundle: Bundle, count: int, seed: int) -> np.ndarray:
 
 def messages(bundle: Bundle, count: int) -> list[tuple[bytes, bytes]]:
     """Return sample ids and encoded messages."""
-    spec, cut = bundle.tail_file().inputs[0], bundle.cut(0).features
+    spec, cut = bundle.tail_file().inputs[0], bundle.split.features
     header_spec = type(spec)(
         "features", spec.shape, spec.layout, spec.dtype, cut.scale, cut.zero_point
     )

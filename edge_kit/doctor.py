@@ -204,7 +204,7 @@ def check_bundle(path: Path, trial: Trial = probe) -> Iterator[Check]:
         "bundle",
         True,
         f"{manifest.name}, {len(manifest.classes)} classes, model {manifest.model_hash[:16]}, "
-        f"T = {manifest.exit.threshold:g}, "
+        f"T = {bundle.rule.threshold:g}, "
         f"{labelled.sentence() if labelled else 'no labelled photos'}",
     )
     threads = default_threads()

@@ -7,7 +7,7 @@ eta(p) = -sum(p_i ln p_i) / ln |C|, from 0 (sure) to 1 (unsure). A sample exits 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,10 +67,20 @@ class ExitRule:
     Attributes:
         threshold: T; 1 never sends, below 0 always sends.
         temperature: Divides the logits before softmax (Guo et al., 2017).
+        measure: What is compared with T; only normalized entropy is known.
     """
 
     threshold: float
     temperature: float = 1.0
+    measure: str = MEASURE
+
+    def __post_init__(self) -> None:
+        if self.measure != MEASURE:
+            raise ValueError(f"exit measure {self.measure!r} is not {MEASURE!r}")
+        if not (math.isfinite(self.temperature) and self.temperature > 0):
+            raise ValueError(f"temperature {self.temperature} is not a positive number")
+        if not math.isfinite(self.threshold):
+            raise ValueError(f"threshold {self.threshold} is not a number")
 
     def decide(self, logits: NDArray[np.floating[Any]]) -> Decision:
         """Decide one sample.
@@ -85,30 +95,6 @@ class ExitRule:
         label = int(p.argmax())
         entropy = float(normalized_entropy(p))
         return Decision(label, float(p[label]), entropy, entropy <= self.threshold, p)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the manifest form."""
-        return {
-            "measure": MEASURE,
-            "threshold": self.threshold,
-            "temperature": self.temperature,
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> ExitRule:
-        """Read the manifest form.
-
-        Raises:
-            KeyError, TypeError, ValueError: A field is missing or makes no sense.
-        """
-        if data["measure"] != MEASURE:
-            raise ValueError(f"exit measure {data['measure']!r} is not {MEASURE!r}")
-        temperature, threshold = float(data["temperature"]), float(data["threshold"])
-        if not (math.isfinite(temperature) and temperature > 0):
-            raise ValueError(f"temperature {temperature} is not a positive number")
-        if not math.isfinite(threshold):
-            raise ValueError(f"threshold {threshold} is not a number")
-        return cls(threshold, temperature)
 
 
 @dataclass(frozen=True)
@@ -126,25 +112,6 @@ class CurvePoint:
     device_share: float
     accuracy: float
     mean_bytes: float
-
-    def to_json(self) -> dict[str, float]:
-        """Return the manifest form."""
-        return {
-            "threshold": self.threshold,
-            "device_share": self.device_share,
-            "accuracy": self.accuracy,
-            "mean_bytes": self.mean_bytes,
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> CurvePoint:
-        """Read the manifest form."""
-        return cls(
-            float(data["threshold"]),
-            float(data["device_share"]),
-            float(data["accuracy"]),
-            float(data["mean_bytes"]),
-        )
 
 
 def threshold_for_offload(curve: Sequence[CurvePoint], target_offload: float) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,33 +54,6 @@ class TensorSpec:
     def nbytes(self) -> int:
         """Bytes of one uncompressed sample."""
         return self.size * np.dtype(self.dtype).itemsize
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the manifest form."""
-        return {
-            "name": self.name,
-            "shape": list(self.shape),
-            "layout": self.layout,
-            "dtype": self.dtype,
-            "scale": self.scale,
-            "zero_point": self.zero_point,
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> TensorSpec:
-        """Read the manifest form; unknown keys are ignored.
-
-        Raises:
-            KeyError, TypeError, ValueError: A field is missing or makes no sense.
-        """
-        return cls(
-            name=str(data["name"]),
-            shape=tuple(int(d) for d in data["shape"]),
-            layout=str(data["layout"]),
-            dtype=str(data["dtype"]),
-            scale=float(data.get("scale", 1.0)),
-            zero_point=int(data.get("zero_point", 0)),
-        )
 
 
 def quantize(values: NDArray[np.float32], spec: TensorSpec) -> NDArray[Any]:

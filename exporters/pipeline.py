@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_kit.bundle import Bundle
-from edge_kit.bundle.manifest import Cut
 from exporters.config import ExportConfig
 from exporters.data.bundle_photos import encode_reference
 from exporters.data.photos import spread
@@ -25,7 +24,7 @@ from exporters.judge.outcome import Outcome
 from exporters.judge.thresholds import fit_exit
 from exporters.judge.verify import verify
 from exporters.progress import Progress, SilentProgress
-from exporters.report.findings import manifest_figures, provenance
+from exporters.report.findings import manifest_figures, measured_split, provenance
 from exporters.report.report import ExportReport, render
 from exporters.stages.answers import answer_photos
 from exporters.stages.engines import build_engines
@@ -76,7 +75,7 @@ class ExportResult:
     def __call__(self, pixels: NDArray[np.uint8]) -> HybridAnswers:
         """Classify preprocessed pixels, uint8 (N, height, width, 3)."""
         device = self.end(pixels)
-        rule = self.bundle.manifest.exit
+        rule = self.bundle.split.exit
         exits = np.array([rule.decide(row).exits for row in device["logits"]], dtype=np.bool_)
         cloud = self.tail(device["features"])["logits"]
         labels = np.where(exits, device["logits"].argmax(1), cloud.argmax(1))
@@ -164,10 +163,8 @@ def _export(config: ExportConfig, work: Workspace) -> ExportResult:
         name=config.title,
         classes=photos.classes,
         preprocessing=plan.rule,
-        cuts=[Cut(plan.cut.name, files.features, plan.cut.macs_share)],
+        splits=[measured_split(plan, files, fitted, test)],
         files=files.shipped,
-        exit_rule=fitted.rule,
-        curve=fitted.curve,
         selftest=np.asarray(pixels[spread(len(pixels), SELFTEST_PHOTOS)]),
         reference=encode_reference(photos, plan.rule, config.data.reference_photos),
         extra={REPORT: report},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_kit.bundle import MANIFEST, Bundle
+from edge_kit.bundle import Bundle
+from edge_kit.bundle.tuning import write_tuning
 from edge_kit.engines.end import EndModel
 from edge_kit.engines.engine import Engine
 from edge_kit.engines.select import open_end_model, open_tail
@@ -75,9 +75,9 @@ def recalibrate(
     max_share: float = 1.0,
     tick: Tick = lambda done, total: None,
 ) -> Recalibration:
-    """Fit temperature and threshold anew and rewrite the manifest in one step.
+    """Fit temperature and threshold anew and write them to ``tuning.json``.
 
-    Neither belongs to the model hash, so workers need nothing new.
+    The manifest stays as it is, and workers need nothing new.
 
     Args:
         root: A bundle directory that holds its cloud half.
@@ -88,7 +88,7 @@ def recalibrate(
         tick: Told photos done and photos in all.
 
     Raises:
-        BundleError: No bundle directory.
+        BundleError: Not the directory of a bundle, or the tuning cannot be written.
         ExportError: An unknown class folder, or too few photos.
         EngineError: No engine runs the end model or the cloud half here.
     """
@@ -107,8 +107,15 @@ def recalibrate(
     finally:
         end.close()
         tail.close()
-    _rewrite(bundle, fitted)
-    old = bundle.manifest.exit
+    old, rule = bundle.rule, fitted.rule
+    tuning = replace(
+        bundle.tuning,
+        split=bundle.split.name,
+        threshold=rule.threshold,
+        temperature=rule.temperature,
+        curve=fitted.curve,
+    )
+    write_tuning(bundle.root, tuning)
     count = len(answers[2])
     return Recalibration(fitted, count, skipped, name, old.threshold, old.temperature)
 
@@ -120,7 +127,7 @@ def _labelled(data: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]]:
     unknown = [d.name for d in folders if d.name not in classes]
     if unknown:
         raise ExportError(
-            f"{data} has a folder {unknown[0]!r}, which is no class of the bundle",
+            f"{data} has a folder {unknown[0]!r}, which is not a class of the bundle",
             f"its classes are: {', '.join(classes)}",
         )
     files = [
@@ -163,17 +170,3 @@ def _answer(
         raise ExportError(f"only {len(labels)} of {len(files)} photos can be read")
     arrays = (np.stack(device), np.stack(cloud), np.array(labels, np.int64), np.array(sizes))
     return arrays, skipped
-
-
-def _rewrite(bundle: Bundle, fitted: FittedExit) -> None:
-    manifest = replace(bundle.manifest, exit=fitted.rule, curve=fitted.curve)
-    part = bundle.root / (MANIFEST + ".part")
-    try:
-        part.write_text(json.dumps(manifest.to_json(), indent=1) + "\n", encoding="utf-8")
-        part.replace(bundle.root / MANIFEST)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise BundleError(
-            f"{bundle.root / MANIFEST} cannot be rewritten: {error.strerror}",
-            "the old one is untouched; check permissions and free space",
-        ) from None

@@ -6,7 +6,6 @@ then renamed: a crash leaves the old bundle or the new one, never half of one.
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import shutil
@@ -18,16 +17,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_kit.bundle import MANIFEST, Bundle, sha256_file
-from edge_kit.bundle.manifest import Cut, Manifest, Preprocessing
+from edge_kit.bundle import MANIFEST, Bundle
+from edge_kit.bundle.manifest import Manifest, Preprocessing, StoredFile
+from edge_kit.bundle.selftest import SELFTEST, encode_selftest
+from edge_kit.bundle.split import EngineFile, Split
 from edge_kit.errors import ExportError, UsageError
-from edge_kit.exits import CurvePoint, ExitRule
 from exporters.engines.exported import Exported
 
-__all__ = ["LABELS", "SELFTEST", "check_target", "write_bundle"]
+__all__ = ["LABELS", "check_target", "write_bundle"]
 
 LABELS = "labels.txt"
-SELFTEST = "reference/selftest.npz"
 
 
 def write_bundle(
@@ -36,10 +35,8 @@ def write_bundle(
     name: str,
     classes: Sequence[str],
     preprocessing: Preprocessing,
-    cuts: Sequence[Cut],
+    splits: Sequence[Split],
     files: Sequence[Exported],
-    exit_rule: ExitRule,
-    curve: Sequence[CurvePoint] = (),
     selftest: NDArray[np.uint8] | None = None,
     reference: Mapping[str, bytes] | None = None,
     extra: Mapping[str, Path | bytes] | None = None,
@@ -53,10 +50,8 @@ def write_bundle(
         name: Model name, for people.
         classes: Class names in label order.
         preprocessing: How photos become pixels.
-        cuts: Usually one.
-        files: Engine files, in order of preference.
-        exit_rule: What the device applies.
-        curve: The threshold sweep.
+        splits: At least one, of these files; the first is the one that devices take by default.
+        files: The model files. One that several splits share is stored once.
         selftest: A few photos as pixels (N, h, w, 3); each end file's features and logits on
             them are stored in ``reference/selftest.npz``.
         reference: Labelled photos and their index, see
@@ -66,12 +61,17 @@ def write_bundle(
 
     Raises:
         ExportError: `out` is in the way, or cannot be written.
-        BundleError: What was written is not sound.
+        BundleError: What was written is not valid.
     """
     check_target(out)
     contents: dict[str, Path | bytes] = {LABELS: "".join(f"{c}\n" for c in classes).encode()}
     if selftest is not None:
-        contents[SELFTEST] = _selftest(files, selftest)
+        pixels = selftest
+
+        def answer(entry: EngineFile) -> Mapping[str, NDArray[Any]]:
+            return next(f for f in files if f.entry == entry)(pixels)
+
+        contents[SELFTEST] = encode_selftest(pixels, splits, answer)
     contents.update({**(reference or {}), **(extra or {})})
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -79,17 +79,15 @@ def write_bundle(
             root = Path(work) / "bundle"
             for path, content in contents.items():
                 _place(root, path, content)
-            for file in files:
-                _place(root, file.entry.path, file.source)
+            for path, source in {f.entry.path: f.source for f in files}.items():
+                _place(root, path, source)
             manifest = Manifest(
                 name=name,
                 classes=tuple(classes),
                 preprocessing=preprocessing,
-                cuts=tuple(cuts),
-                engines=tuple(f.entry for f in files),
-                exit=exit_rule,
-                curve=tuple(curve),
-                files={path: sha256_file(root / path) for path in contents},
+                splits=tuple(splits),
+                full=tuple(f.entry for f in files if f.entry.role == "full"),
+                files={path: StoredFile.of(root / path) for path in contents},
                 figures=dict(figures or {}),
             )
             text = json.dumps(manifest.to_json(), indent=1) + "\n"
@@ -119,7 +117,7 @@ def check_target(out: Path) -> None:
         raise ExportError(f"{out} is a file", "name a directory for the bundle")
     if any(out.iterdir()) and not (out / MANIFEST).exists():
         raise ExportError(
-            f"{out} is not empty and holds no bundle", "name another directory, or empty it"
+            f"{out} is not empty and is not a bundle", "name another directory, or empty it"
         )
 
 
@@ -150,18 +148,3 @@ def _swap(root: Path, out: Path, old: Path) -> None:
     except OSError:
         old.rename(out)
         raise
-
-
-def _selftest(files: Sequence[Exported], pixels: NDArray[np.uint8]) -> bytes:
-    """Return an npz: ``pixels``, and ``<path>:features|logits|labels`` of each end file."""
-    arrays: dict[str, NDArray[Any]] = {"pixels": pixels}
-    for file in files:
-        if file.entry.role != "end":
-            continue
-        given = file(pixels)
-        arrays[f"{file.entry.path}:features"] = given["features"]
-        arrays[f"{file.entry.path}:logits"] = given["logits"]
-        arrays[f"{file.entry.path}:labels"] = given["logits"].argmax(1).astype(np.int64)
-    packed = io.BytesIO()
-    np.savez_compressed(packed, **arrays)
-    return packed.getvalue()

@@ -13,6 +13,7 @@ from boards.image.build import build as build_image
 from boards.image.packages import Mirrors, host_mirrors
 from edge_kit.bundle import Bundle
 from edge_kit.errors import UsageError
+from edge_kit.folders import cache_folder
 from edge_kit.host.signals import signals_interrupt
 
 __all__ = ["build", "default_cache"]
@@ -71,8 +72,10 @@ def build(
 
 def default_cache() -> Path:
     """Return where downloads are kept."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "edge-kit/image"
+    folder = cache_folder()
+    if folder is None:
+        raise UsageError("this user has no home for downloads", "name a folder with --cache")
+    return folder / "image"
 
 
 def _epoch() -> int | None:

@@ -17,8 +17,8 @@ _log = logging.getLogger(__name__)
 
 __all__ = ["Models", "OpenTail", "Tail", "open_models"]
 
-OpenTail = Callable[[Bundle, int, int], Engine]
-"""Opens the cloud half: bundle, cut, threads."""
+OpenTail = Callable[[Bundle, int], Engine]
+"""Opens the cloud half of a bundle's split with a number of threads."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ class Tail:
 
     Attributes:
         model: The 8 bytes that messages carry.
-        cut: Index of the cut that it continues.
+        cut: Index of the split that it continues, as messages carry it.
         name: The model's name, for people.
-        features: What the manifest says crosses the network at this cut.
+        features: What the manifest says crosses the network at this split.
         classes: Number of classes.
         engine: Takes ``features``, gives ``logits``.
     """
@@ -49,10 +49,10 @@ class Tail:
 
 @dataclass(frozen=True)
 class Models:
-    """All tails of a worker.
+    """All cloud halves of a worker.
 
     Attributes:
-        tails: By wire id and cut.
+        tails: By wire id and index of the split.
     """
 
     tails: Mapping[tuple[bytes, int], Tail]
@@ -72,7 +72,7 @@ class Models:
         return max(t.features.nbytes for t in self.tails.values())
 
     def knows(self, model: bytes) -> bool:
-        """Return whether any cut of `model` is here."""
+        """Return whether any split of `model` is here."""
         return any(known == model for known, _cut in self.tails)
 
     def find(self, model: bytes, cut: int) -> Tail | None:
@@ -88,7 +88,7 @@ class Models:
 def open_models(
     paths: Iterable[Path], threads: int, *, open_tail: OpenTail | None = None
 ) -> Models:
-    """Open bundles and load the cloud half of each of their cuts.
+    """Open bundles and load the cloud half of each of their splits.
 
     Args:
         paths: Bundles, as directories or packed files.
@@ -96,7 +96,7 @@ def open_models(
         open_tail: How to load one; by default `edge_kit.engines.select.open_tail`.
 
     Raises:
-        BundleError: A bundle is not sound or holds no cloud half.
+        BundleError: A bundle is not valid or has no cloud half.
         EngineError: A cloud half cannot be loaded.
     """
     if open_tail is None:
@@ -107,19 +107,20 @@ def open_models(
     for path in paths:
         bundle = Bundle.open(path)
         manifest = bundle.manifest
-        cuts = sorted({f.cut for f in manifest.engines if f.role == "tail" and f.cut is not None})
-        if not cuts:
-            raise BundleError(f"{path} holds no cloud half", "export it again with a tail")
-        for cut in cuts:
-            if (manifest.wire_id, cut) in tails:
+        if all(split.tail is None for split in manifest.splits):
+            raise BundleError(f"{path} has no cloud half", "export it again with a tail")
+        for index, split in enumerate(manifest.splits):
+            if split.tail is None:
+                continue
+            if (manifest.wire_id, index) in tails:
                 _log.warning("%s holds a model that another bundle here holds too", path)
                 continue
-            tails[manifest.wire_id, cut] = Tail(
+            tails[manifest.wire_id, index] = Tail(
                 model=manifest.wire_id,
-                cut=cut,
+                cut=index,
                 name=manifest.name,
-                features=bundle.cut(cut).features,
+                features=split.features,
                 classes=len(manifest.classes),
-                engine=open_tail(bundle, cut, threads),
+                engine=open_tail(bundle.using(split.name), threads),
             )
     return Models(tails)

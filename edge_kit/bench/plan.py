@@ -12,7 +12,7 @@ from edge_kit.bench.measure.trial import Effort, measure_in_child
 from edge_kit.bench.report.report import BenchReport
 from edge_kit.bundle import Bundle
 from edge_kit.bundle.labelled_photos import read_reference
-from edge_kit.bundle.manifest import EngineFile
+from edge_kit.bundle.split import EngineFile
 from edge_kit.errors import EngineError
 from edge_kit.host.board import available_cores, read_board
 from edge_kit.sources.labelled import list_photos
@@ -55,7 +55,7 @@ class Plan:
         """
         files = list(bundle.end_files())
         if self.whole:
-            files += [f for f in bundle.manifest.engines if f.role == "full"]
+            files += bundle.manifest.full
         chosen = [f for f in files if not self.engines or f.engine in self.engines]
         if not chosen:
             have = ", ".join(sorted({f.engine for f in files}))
@@ -110,7 +110,7 @@ def run_plan(
         model={
             "name": manifest.name,
             "model_hash": manifest.model_hash,
-            "threshold": manifest.exit.threshold,
+            "threshold": bundle.rule.threshold,
         },
         effort={
             "runs": effort.runs,

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import platform
-import shutil
 import struct
-import tempfile
 import zipfile
-import zlib
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
-from edge_kit.bundle.manifest import Cut, EngineFile, Manifest
+from edge_kit.bundle.cache import default_cache, lies_outside, unpack
+from edge_kit.bundle.manifest import MANIFEST, Manifest, sha256_file
+from edge_kit.bundle.split import EngineFile, Split
+from edge_kit.bundle.tuning import TUNING, Tuning, read_tuning
 from edge_kit.errors import BundleError
+from edge_kit.exits import CurvePoint, ExitRule
 
-__all__ = ["MANIFEST", "Bundle", "machine_arch", "pack", "sha256_file"]
-
-MANIFEST = "manifest.json"
-# Weights shrink by a tenth; the manifest and the report by more.
-_MOST_GROWTH = 20
+__all__ = ["Bundle", "machine_arch", "pack"]
 
 _ARCH = {"amd64": "x86_64", "x86_64": "x86_64", "arm64": "aarch64", "aarch64": "aarch64",
          "armv7l": "armv7l", "armv8l": "armv7l"}  # fmt: skip
@@ -36,105 +32,145 @@ def machine_arch() -> str:
     return _ARCH.get(machine, machine)
 
 
-def sha256_file(path: Path) -> str:
-    """Return the hexadecimal SHA-256 of a file.
-
-    Raises:
-        OSError: It cannot be read.
-    """
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 @dataclass(frozen=True)
 class Bundle:
-    """An opened and verified bundle.
+    """An opened and verified bundle, and which of its splits is used.
 
     Attributes:
         root: The directory.
         manifest: What it says of itself.
+        tuning: What this device does differently.
+        index: Of the split; messages carry it.
     """
 
     root: Path
     manifest: Manifest
+    tuning: Tuning = field(default_factory=Tuning)
+    index: int = 0
 
     @classmethod
-    def open(cls, path: str | Path, *, cache: Path | None = None) -> Bundle:
+    def open(
+        cls, path: str | Path, *, split: str | None = None, cache: Path | None = None
+    ) -> Bundle:
         """Open a directory, or a packed file, and check every hash.
 
         Args:
             path: The bundle.
+            split: Name of the split to use; by default the one that ``tuning.json`` names, else
+                the first.
             cache: Where packed files are unpacked; by default the user's cache directory.
 
         Raises:
-            BundleError: Missing, truncated, tampered with, or of a newer schema.
+            BundleError: Missing, truncated, tampered with, of a newer schema, or without that
+                split.
         """
         path = Path(path)
         if not _exists(path):
             raise BundleError(f"there is no bundle at {path}", "check the path")
         if path.is_dir():
-            return cls(path, _verified(path))
-        root = _unpack(path, cache or _cache_dir())
+            return _verified(path).using(split)
+        root = unpack(path, cache or default_cache())
         try:
-            return cls(root, _verified(root))
+            return _verified(root).using(split)
         except BundleError:
             # Perhaps only the unpacked copy was damaged: unpack once more before giving up.
-            shutil.rmtree(root, ignore_errors=True)
-        root = _unpack(path, cache or _cache_dir())
-        return cls(root, _verified(root))
+            root = unpack(path, cache or default_cache(), anew=True)
+        return _verified(root).using(split)
+
+    def using(self, split: str | None) -> Bundle:
+        """Return this bundle with another split in use.
+
+        Args:
+            split: Its name; None for the one that the tuning names, else the first.
+
+        Raises:
+            BundleError: There is no such split; the message lists those that there are.
+        """
+        names = [s.name for s in self.manifest.splits]
+        if self.tuning.split is not None and self.tuning.split not in names:
+            raise BundleError(
+                f"{self.root / TUNING} names the split {self.tuning.split!r}, "
+                f"the bundle has: {', '.join(names)}",
+                "correct it or remove it",
+            )
+        name = split or self.tuning.split or names[0]
+        if name not in names:
+            raise BundleError(f"{self.root} has no split {name!r}", f"it has: {', '.join(names)}")
+        return replace(self, index=names.index(name))
+
+    @property
+    def split(self) -> Split:
+        """The split in use."""
+        return self.manifest.splits[self.index]
+
+    @property
+    def is_tuned(self) -> bool:
+        """Whether ``tuning.json`` is about the split in use."""
+        return self.split.name == (self.tuning.split or self.manifest.splits[0].name)
+
+    @property
+    def rule(self) -> ExitRule:
+        """The exit rule of the split in use, tuned where the tuning is about that split."""
+        return self.tuning.rule(self.split) if self.is_tuned else self.split.exit
+
+    @property
+    def curve(self) -> Sequence[CurvePoint]:
+        """The threshold sweep that belongs to `rule`, T ascending."""
+        return (self.is_tuned and self.tuning.curve) or self.split.curve
 
     def path(self, file: EngineFile) -> Path:
         """Return where an engine file lies."""
         return self.root / file.path
 
-    def end_files(self, arch: str | None = None) -> tuple[EngineFile, ...]:
-        """Return the end models that suit `arch` (default: this machine).
+    def model_file(self, path: str) -> EngineFile:
+        """Return a model file of the split in use, or of the whole model, by its path.
 
         Raises:
-            BundleError: None does; the message says which architectures the bundle has.
+            BundleError: There is none.
+        """
+        for file in (*self.split.engines, *self.manifest.full):
+            if file.path == path:
+                return file
+        raise BundleError(f"{self.root} has no model file {path}")
+
+    def end_files(self, arch: str | None = None) -> tuple[EngineFile, ...]:
+        """Return the split's end models that suit `arch` (default: this machine).
+
+        Raises:
+            BundleError: None does; the message says which architectures the split has.
         """
         arch = arch or machine_arch()
-        ends = [f for f in self.manifest.engines if f.role == "end"]
-        fit = tuple(f for f in ends if f.arch in ("any", arch))
+        fit = tuple(f for f in self.split.end if f.arch in ("any", arch))
         if not fit:
-            have = ", ".join(sorted({f"{f.engine} for {f.arch}" for f in ends})) or "none"
+            have = ", ".join(sorted({f"{f.engine} for {f.arch}" for f in self.split.end})) or "none"
             raise BundleError(
                 f"no end model in {self.root} runs on {arch} (it has: {have})",
                 "export again with this architecture among the targets",
             )
         return fit
 
-    def tail_file(self, cut: int = 0) -> EngineFile:
-        """Return the cloud half of a cut.
+    def tail_file(self) -> EngineFile:
+        """Return the cloud half of the split.
 
         Raises:
             BundleError: The bundle holds none.
         """
-        for file in self.manifest.engines:
-            if file.role == "tail" and file.cut == cut:
-                return file
-        raise BundleError(f"{self.root} has no cloud half for cut {cut}", "export it again")
-
-    def cut(self, index: int = 0) -> Cut:
-        """Return a cut by index.
-
-        Raises:
-            BundleError: The manifest lists no such cut.
-        """
-        cuts = self.manifest.cuts
-        if not 0 <= index < len(cuts):
-            raise BundleError(f"{self.root} has no cut {index} (it has {len(cuts)})")
-        return cuts[index]
+        if self.split.tail is None:
+            raise BundleError(
+                f"{self.root} has no cloud half for the split {self.split.name}", "export it again"
+            )
+        return self.split.tail
 
 
 def pack(root: Path, out: Path) -> None:
     """Write the bundle in `root` as one file; the same zlib makes the same bytes.
 
     Raises:
-        BundleError: The bundle is not sound, or `out` cannot be written.
+        BundleError: The bundle is not valid, or `out` cannot be written.
     """
-    bundle = Bundle.open(root)
-    names = {MANIFEST, *(f.path for f in bundle.manifest.engines), *bundle.manifest.files}
+    names = {MANIFEST, *Bundle.open(root).manifest.stored}
+    if (root / TUNING).exists():
+        names.add(TUNING)
     part = out.with_name(out.name + ".part")
     try:
         with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
@@ -156,12 +192,11 @@ def _exists(path: Path) -> bool:
         raise BundleError(f"{path} cannot be read: {error.strerror or error}") from None
 
 
-def _verified(root: Path) -> Manifest:
+def _verified(root: Path) -> Bundle:
     manifest = _read_manifest(root)
-    listed = {f.path: f.sha256 for f in manifest.engines} | dict(manifest.files)
-    for name, digest in listed.items():
-        _check_file(root, name, digest)
-    return manifest
+    for name, file in manifest.stored.items():
+        _check_file(root, name, file.sha256)
+    return Bundle(root, manifest, read_tuning(root))
 
 
 def _read_manifest(root: Path) -> Manifest:
@@ -169,21 +204,16 @@ def _read_manifest(root: Path) -> Manifest:
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise BundleError(f"{root} is no bundle: it has no {MANIFEST}") from None
+        raise BundleError(f"{root} is not a valid bundle: {MANIFEST} is missing") from None
     except (OSError, ValueError, RecursionError) as error:
         raise BundleError(f"{file} cannot be read: {error}", "copy the bundle again") from None
     if not isinstance(data, dict):
-        raise BundleError(f"{file} holds no JSON object", "copy the bundle again")
+        raise BundleError(f"{file} does not hold a JSON object", "copy the bundle again")
     return Manifest.from_json(data)
 
 
-def _outside(name: str) -> bool:
-    pure = PurePosixPath(name)
-    return pure.is_absolute() or ".." in pure.parts or "\\" in name or "\0" in name
-
-
 def _check_file(root: Path, name: str, digest: str) -> None:
-    if _outside(name):
+    if lies_outside(name):
         raise BundleError(f"the manifest names {name!r}, which lies outside the bundle")
     file = root / name
     try:
@@ -197,67 +227,3 @@ def _check_file(root: Path, name: str, digest: str) -> None:
             f"{name} in {root} is truncated or was changed (its SHA-256 differs)",
             "copy the bundle again",
         )
-
-
-def _cache_dir() -> Path:
-    try:
-        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    except RuntimeError:
-        raise BundleError(
-            "this user has no home in which a packed bundle could be unpacked",
-            "set XDG_CACHE_HOME, or unpack it yourself (it is a zip file) and name its directory",
-        ) from None
-    return Path(base) / "edge-kit" / "bundles"
-
-
-def _unpack(file: Path, cache: Path) -> Path:
-    """Unpack `file` into its place in `cache`, at once or not at all; return that place."""
-    work: Path | None = None
-    try:
-        target = cache / sha256_file(file)[:32]
-        if (target / MANIFEST).exists():
-            return target
-        cache.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(dir=cache, prefix="unpack-"))
-        _extract(file, work)
-        _move(work, target)
-    except OSError as error:
-        raise BundleError(
-            f"cannot unpack {file} into {cache}: {error.strerror or error}",
-            "check the free space and who may write there, or unpack it yourself (a zip file)",
-        ) from None
-    finally:
-        if work is not None:
-            shutil.rmtree(work, ignore_errors=True)
-    return target
-
-
-def _extract(file: Path, work: Path) -> None:
-    try:
-        with zipfile.ZipFile(file) as archive:
-            entries = archive.infolist()
-            for entry in entries:
-                if _outside(entry.filename):
-                    raise BundleError(f"{file} holds {entry.filename!r}, which lies outside it")
-            # Reading stops at the size that an entry announces, so this bounds what is written.
-            if sum(e.file_size for e in entries) > _MOST_GROWTH * file.stat().st_size:
-                raise BundleError(
-                    f"{file} would grow more than {_MOST_GROWTH} times, which no bundle does",
-                    "pack it with: edge-kit bundle pack",
-                )
-            archive.extractall(work)
-    except (
-        zipfile.BadZipFile, zlib.error, struct.error,
-        EOFError, NotImplementedError, RuntimeError, ValueError, LookupError,
-    ) as error:  # fmt: skip
-        raise BundleError(f"{file} is no whole bundle file: {error}", "copy it again") from None
-
-
-def _move(work: Path, target: Path) -> None:
-    try:
-        work.replace(target)
-    except OSError:
-        if (target / MANIFEST).exists():
-            return  # another process unpacked the same file meanwhile
-        shutil.rmtree(target, ignore_errors=True)  # the rest of a copy that somebody thinned out
-        work.replace(target)

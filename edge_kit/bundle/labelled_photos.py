@@ -81,7 +81,7 @@ def read_reference(bundle: Bundle) -> ReferenceSet | None:
         photos = tuple(_photo(bundle, row) for row in data["photos"])
         split = data.get("split", "")
         if not isinstance(split, str) or not split.isprintable():
-            raise ValueError(f"split {split!r:.40} is no name")
+            raise ValueError(f"split {split!r:.40} is not a printable name")
     except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise BundleError(
             f"{INDEX} of {bundle.root} cannot be read ({error!r})", "export it again"
@@ -96,11 +96,11 @@ def read_reference(bundle: Bundle) -> ReferenceSet | None:
 def _photo(bundle: Bundle, row: Mapping[str, Any]) -> ReferencePhoto:
     path, label = str(row["path"]), row["label"]
     # What the manifest lists was hashed when the bundle was opened, and lies inside it.
-    digest = bundle.manifest.files.get(path)
-    if digest is None:
+    listed = bundle.manifest.files.get(path)
+    if listed is None:
         raise ValueError(f"{path} is not listed in the manifest")
     if isinstance(label, bool) or not isinstance(label, int):
-        raise TypeError(f"label {label!r} is no index of a class")
+        raise TypeError(f"label {label!r} is not a whole number")
     if not 0 <= label < len(bundle.manifest.classes):
-        raise ValueError(f"label {label} is no class of the bundle")
-    return ReferencePhoto(bundle.root / path, label, digest)
+        raise ValueError(f"label {label} is out of range (0 to {len(bundle.manifest.classes) - 1})")
+    return ReferencePhoto(bundle.root / path, label, listed.sha256)

@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any
 
+from edge_kit import records
+from edge_kit.bundle.schema1 import from_schema1
+from edge_kit.bundle.split import EngineFile, Split
 from edge_kit.errors import BundleError
-from edge_kit.exits import CurvePoint, ExitRule
-from edge_kit.tensors import TensorSpec
 
-__all__ = ["SCHEMA", "Cut", "EngineFile", "Manifest", "Preprocessing"]
+__all__ = ["MANIFEST", "SCHEMA", "Manifest", "Preprocessing", "StoredFile", "sha256_file"]
 
-SCHEMA = 1
+MANIFEST = "manifest.json"
+SCHEMA = 2
 RESIZE_RULES = ("squash", "crop")
-
-_T = TypeVar("_T")
+# The position of a model file states its role; digest and size stand in the table of files.
+_ELSEWHERE = ("role", "sha256", "size")
 
 
 @dataclass(frozen=True)
@@ -49,127 +52,29 @@ class Preprocessing:
         if self.colour != "RGB":
             raise ValueError(f"colour order {self.colour!r} is not RGB")
         if self.width < 1 or self.height < 1:
-            raise ValueError(f"size {self.width} x {self.height} makes no image")
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the manifest form."""
-        return {
-            "width": self.width,
-            "height": self.height,
-            "resize": self.resize,
-            "colour": self.colour,
-            "mean": list(self.mean),
-            "std": list(self.std),
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Preprocessing:
-        """Read the manifest form."""
-        return cls(
-            int(data["width"]),
-            int(data["height"]),
-            str(data["resize"]),
-            str(data["colour"]),
-            tuple(float(v) for v in data["mean"]),
-            tuple(float(v) for v in data["std"]),
-        )
+            raise ValueError(f"size {self.width} x {self.height} must be at least 1 x 1")
 
 
 @dataclass(frozen=True)
-class Cut:
-    """A split point.
+class StoredFile:
+    """A file of a bundle as its table of files lists it.
 
     Attributes:
-        name: The traced module or tensor, such as ``blocks.7``.
-        features: What crosses the network there, bottleneck applied. The scale and zero point
-            hold for every engine; only the layout differs, and a message states its own.
-        macs_share: Share of the full model's multiply-accumulates before the cut, 0 to 1.
+        sha256: Hexadecimal digest.
+        size: Bytes; None where a bundle of schema 1 did not tell.
     """
 
-    name: str
-    features: TensorSpec
-    macs_share: float
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the manifest form."""
-        return {
-            "name": self.name,
-            "features": self.features.to_json(),
-            "macs_share": self.macs_share,
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Cut:
-        """Read the manifest form."""
-        features = TensorSpec.from_json(data["features"])
-        return cls(str(data["name"]), features, float(data["macs_share"]))
-
-
-@dataclass(frozen=True)
-class EngineFile:
-    """One model file of a bundle.
-
-    Attributes:
-        path: Relative to the bundle, with forward slashes.
-        role: ``end``, ``tail`` or ``full``.
-        engine: ``onnx`` or ``tflite``.
-        arch: ``any``, ``x86_64``, ``aarch64`` or ``armv7l``.
-        sha256: Hexadecimal digest of the file.
-        size: Bytes.
-        cut: Index into the manifest's cuts; None for ``full``.
-        inputs: Tensors by signature name. ``end`` and ``full`` take ``image``, ``tail`` takes
-            ``features``.
-        outputs: ``end`` gives ``features`` and ``logits``; ``tail`` and ``full`` give ``logits``.
-        requires: Versions, such as ``{"onnx_ir": 8, "opset": 17}`` or
-            ``{"tflite_schema": 3, "ops": {"CONV_2D": 3}}``.
-        figures: What the exporter measured of this file.
-    """
-
-    path: str
-    role: str
-    engine: str
-    arch: str
     sha256: str
-    size: int
-    cut: int | None
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    requires: Mapping[str, Any] = field(default_factory=dict)
-    figures: Mapping[str, Any] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the manifest form."""
-        return {
-            "path": self.path,
-            "role": self.role,
-            "engine": self.engine,
-            "arch": self.arch,
-            "sha256": self.sha256,
-            "size": self.size,
-            "cut": self.cut,
-            "inputs": [s.to_json() for s in self.inputs],
-            "outputs": [s.to_json() for s in self.outputs],
-            "requires": dict(self.requires),
-            "figures": dict(self.figures),
-        }
+    size: int | None = None
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> EngineFile:
-        """Read the manifest form."""
-        cut = data["cut"]
-        return cls(
-            path=str(data["path"]),
-            role=str(data["role"]),
-            engine=str(data["engine"]),
-            arch=str(data["arch"]),
-            sha256=str(data["sha256"]),
-            size=int(data["size"]),
-            cut=None if cut is None else int(cut),
-            inputs=tuple(TensorSpec.from_json(s) for s in data["inputs"]),
-            outputs=tuple(TensorSpec.from_json(s) for s in data["outputs"]),
-            requires=dict(data.get("requires", {})),
-            figures=dict(data.get("figures", {})),
-        )
+    def of(cls, path: Path) -> StoredFile:
+        """Hash a file.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        return cls(sha256_file(path), path.stat().st_size)
 
 
 @dataclass(frozen=True)
@@ -180,50 +85,68 @@ class Manifest:
         name: Model name, for people.
         classes: Class names; a label is an index into them.
         preprocessing: See `Preprocessing`.
-        cuts: At least one.
-        engines: Model files.
-        exit: The rule that the device applies by default.
-        curve: The threshold sweep on the calibration split, T ascending.
-        files: Other files (reference tensors, report, labels): path to SHA-256.
+        splits: At least one; the first is the one that a device takes by default. A message
+            carries the index of its split.
+        full: The whole model, float, for comparison.
+        files: Other files (reference tensors, report, labels), by path.
         figures: What the exporter measured of the whole.
+        schema: Of the file that this was read from.
     """
 
     name: str
     classes: tuple[str, ...]
     preprocessing: Preprocessing
-    cuts: tuple[Cut, ...]
-    engines: tuple[EngineFile, ...]
-    exit: ExitRule
-    curve: tuple[CurvePoint, ...] = ()
-    files: Mapping[str, str] = field(default_factory=dict)
+    splits: tuple[Split, ...]
+    full: tuple[EngineFile, ...] = ()
+    files: Mapping[str, StoredFile] = field(default_factory=dict)
     figures: Mapping[str, Any] = field(default_factory=dict)
+    schema: int = SCHEMA
 
     def __post_init__(self) -> None:
         if len(self.classes) < 2:
             raise ValueError("a classifier needs at least two classes")
-        if not self.cuts:
-            raise ValueError("no cut is listed")
-        for file in self.engines:
-            if file.cut is not None and not 0 <= file.cut < len(self.cuts):
-                raise ValueError(f"{file.path} names cut {file.cut}, which does not exist")
+        if not self.splits:
+            raise ValueError("no split is listed")
+        if len({s.name for s in self.splits}) < len(self.splits):
+            raise ValueError("two splits have the same name")
+
+    @property
+    def engines(self) -> tuple[EngineFile, ...]:
+        """All model files; one that several splits share appears for each of them."""
+        return (*(f for s in self.splits for f in s.engines), *self.full)
+
+    @property
+    def stored(self) -> dict[str, StoredFile]:
+        """The table of files: every file but the manifest and the tuning, each once."""
+        return {f.path: StoredFile(f.sha256, f.size) for f in self.engines} | dict(self.files)
 
     @property
     def model_hash(self) -> str:
-        """SHA-256 over all that decides an answer: classes, preprocessing, cuts, model files.
+        """SHA-256 over all that decides an answer: classes, preprocessing, splits, model files.
 
-        A file's tensor specs count too: a changed scale changes the answer.
-
-        The exit rule is left out, so that a threshold can be tuned without a new worker.
+        A file's tensor specs count too: a changed scale changes the answer. Exit rules, curves and
+        costs are left out, so that a threshold can be tuned without a new worker. A bundle with one
+        split has the hash that it would have had under schema 1.
         """
-        identity = {
+        identity: dict[str, Any] = {
             "classes": list(self.classes),
-            "preprocessing": self.preprocessing.to_json(),
-            "cuts": [c.to_json() for c in self.cuts],
+            "preprocessing": records.to_json(self.preprocessing),
+            "cuts": [
+                {
+                    "name": s.name,
+                    "features": records.to_json(s.features),
+                    "macs_share": s.macs_share,
+                }
+                for s in self.splits
+            ],
             "engines": [
-                (f.path, f.sha256, [s.to_json() for s in (*f.inputs, *f.outputs)])
+                (f.path, f.sha256, [records.to_json(t) for t in (*f.inputs, *f.outputs)])
                 for f in sorted(self.engines, key=lambda f: (f.path, f.sha256))
             ],
         }
+        if self.schema > 1 and len(self.splits) > 1:
+            # Which file belongs to which split decides answers too.
+            identity["splits"] = [[f.path for f in s.engines] for s in self.splits]
         canonical = json.dumps(identity, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -233,28 +156,32 @@ class Manifest:
         return bytes.fromhex(self.model_hash)[:8]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the content of ``manifest.json``."""
-        return {
+        """Return the content of ``manifest.json``, in the present schema."""
+
+        def entry(file: EngineFile) -> dict[str, Any]:
+            content = records.to_json(file)
+            return {key: content[key] for key in content if key not in _ELSEWHERE}
+
+        content: dict[str, Any] = records.to_json(self)
+        return content | {
             "schema": SCHEMA,
-            "name": self.name,
             "model_hash": self.model_hash,
-            "classes": list(self.classes),
-            "preprocessing": self.preprocessing.to_json(),
-            "cuts": [c.to_json() for c in self.cuts],
-            "engines": [f.to_json() for f in self.engines],
-            "exit": self.exit.to_json(),
-            "curve": [p.to_json() for p in self.curve],
-            "files": dict(self.files),
-            "figures": dict(self.figures),
+            "splits": [
+                records.to_json(s)
+                | {"end": [entry(f) for f in s.end], "tail": s.tail and entry(s.tail)}
+                for s in self.splits
+            ],
+            "full": [entry(f) for f in self.full],
+            "files": {path: records.to_json(file) for path, file in self.stored.items()},
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Manifest:
-        """Read the content of ``manifest.json``.
+        """Read the content of ``manifest.json``, of this schema or an older one.
 
         Raises:
-            BundleError: A newer schema, a missing or senseless field, or a model hash that does
-                not match the content.
+            BundleError: A newer schema, a missing or wrong field, or a model hash that does not
+                match the content.
         """
         schema = data.get("schema")
         if isinstance(schema, bool) or not isinstance(schema, int) or schema < 1:
@@ -264,10 +191,8 @@ class Manifest:
                 f"the bundle has schema {schema}, this edge-kit reads up to {SCHEMA}",
                 "update edge-kit on this machine",
             )
-        try:
-            manifest = _parse(data)
-        except ValueError as error:
-            raise BundleError(f"the manifest makes no sense: {error}", "export it again") from None
+        content = from_schema1(data) if schema == 1 else _joined(data)
+        manifest = records.from_json(cls, content, MANIFEST, error=_invalid)
         if data.get("model_hash") != manifest.model_hash:
             raise BundleError(
                 "the model hash does not match the manifest: it was edited or damaged",
@@ -276,24 +201,47 @@ class Manifest:
         return manifest
 
 
-def _read(data: Mapping[str, Any], key: str, parse: Callable[[Any], _T]) -> _T:
-    try:
-        return parse(data[key])
-    except KeyError as error:
-        raise BundleError(f"the manifest lacks {error} (in {key!r})", "export it again") from None
-    except (TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise BundleError(f"the manifest's {key!r} makes no sense: {error}") from None
+def sha256_file(path: Path) -> str:
+    """Return the hexadecimal SHA-256 of a file.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _parse(data: Mapping[str, Any]) -> Manifest:
-    return Manifest(
-        name=_read(data, "name", str),
-        classes=_read(data, "classes", lambda v: tuple(str(c) for c in v)),
-        preprocessing=_read(data, "preprocessing", Preprocessing.from_json),
-        cuts=_read(data, "cuts", lambda v: tuple(Cut.from_json(c) for c in v)),
-        engines=_read(data, "engines", lambda v: tuple(EngineFile.from_json(e) for e in v)),
-        exit=_read(data, "exit", ExitRule.from_json),
-        curve=_read(data, "curve", lambda v: tuple(CurvePoint.from_json(p) for p in v)),
-        files=_read(data, "files", lambda v: {str(k): str(s) for k, s in v.items()}),
-        figures=_read(data, "figures", dict),
-    )
+def _invalid(what: str) -> BundleError:
+    return BundleError(what, "export the bundle again")
+
+
+def _joined(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Give each model file its role, digest and size; what is malformed stays as it is."""
+    files, splits, full = data.get("files"), data.get("splits"), data.get("full", [])
+    if not isinstance(files, dict):
+        raise _invalid(f"{MANIFEST}: files is missing or is not an object")
+    if not (isinstance(splits, list) and isinstance(full, list)):
+        return dict(data)
+    models: set[str] = set()
+
+    def join(entry: Any, role: str) -> Any:
+        if not isinstance(entry, dict) or not isinstance(path := entry.get("path"), str):
+            return entry
+        if not isinstance(stored := files.get(path), dict):
+            raise _invalid(f"{MANIFEST}: files does not list the model file {path!r}")
+        models.add(path)
+        return entry | stored | {"role": role}
+
+    def split(entry: Any) -> Any:
+        if not isinstance(entry, dict) or not isinstance(ends := entry.get("end"), list):
+            return entry
+        return entry | {
+            "end": [join(e, "end") for e in ends],
+            "tail": join(entry.get("tail"), "tail"),
+        }
+
+    return dict(data) | {
+        "splits": [split(s) for s in splits],
+        "full": [join(e, "full") for e in full],
+        "files": {path: stored for path, stored in files.items() if path not in models},
+    }

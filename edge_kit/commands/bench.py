@@ -73,6 +73,7 @@ def _read_threads(
     "--password-file or EDGE_KIT_PASSWORD. What the figures mean: docs/benchmark.md.",
 )
 @click.argument("bundle_path", metavar="BUNDLE", type=_PATH)
+@click.option("--split", metavar="NAME", help="Split of the bundle; default: the tuned one.")
 @click.option("--engine", "engines", type=click.Choice(["onnx", "tflite"]), multiple=True,
               help="Only this engine; repeatable. Default: all that the bundle has.")  # fmt: skip
 @click.option("--threads", callback=_read_threads, metavar="N,N,…",
@@ -119,7 +120,7 @@ def bench(bundle_path: Path, **flags: Any) -> None:
         check_installed("edge-kit bench --html")
     for file in (flags["markdown"], flags["html"]):
         _check_writable(file)
-    bundle = Bundle.open(bundle_path)
+    bundle = Bundle.open(bundle_path, split=flags["split"])
     report, ended_by = _measure(bundle, flags)
     # What took minutes comes out whatever happens afterwards, and first where it is sure to.
     click.echo(json.dumps(report.to_json()) if flags["as_json"] else table(report))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from edge_kit.bundle import Bundle, pack
 from edge_kit.bundle.labelled_photos import read_reference
+from edge_kit.bundle.split import EngineFile
 
 __all__ = ["bundle"]
 
@@ -34,18 +36,26 @@ def show(path: Path, as_json: bool) -> None:
     click.echo(f"{manifest.name}, model {manifest.model_hash[:16]}")
     click.echo(f"{len(manifest.classes)} classes: {', '.join(manifest.classes)}")
     click.echo(f"input {size.width} x {size.height}, {size.resize}")
-    click.echo(f"exit at normalized entropy <= {manifest.exit.threshold:g}")
-    for index, cut in enumerate(manifest.cuts):
-        shape = " x ".join(str(d) for d in cut.features.shape)
+    for index, split in enumerate(manifest.splits):
+        shape = " x ".join(str(d) for d in split.features.shape)
         click.echo(
-            f"cut {index} {cut.name}: {shape} {cut.features.dtype}, "
-            f"{cut.macs_share:.0%} of the work before it"
+            f"split {index} {split.name}: {shape} {split.features.dtype}, "
+            f"{split.macs_share:.0%} of the work before it, "
+            f"exit at normalized entropy <= {split.exit.threshold:g}"
         )
-    for file in manifest.engines:
-        click.echo(f"{file.role:4} {file.engine:6} {file.arch:8} {file.size:>10,} B  {file.path}")
+        click.echo(f"  costs: {split.costs.sentence()}")
+        _list(split.engines, "  ")
+    _list(manifest.full)
+    click.echo(f"tuning: {opened.tuning.sentence()}")
     labelled = read_reference(opened)
     if labelled is not None:
         click.echo(f"reference set: {labelled.sentence()}, set {labelled.sha256[:16]}")
+
+
+def _list(files: Sequence[EngineFile], indent: str = "") -> None:
+    for file in files:
+        size = f"{file.size:>10,} B"
+        click.echo(f"{indent}{file.role:4} {file.engine:6} {file.arch:8} {size}  {file.path}")
 
 
 @bundle.command(epilog="\b\nExample:\n  edge-kit bundle verify model.ekb")
@@ -54,7 +64,7 @@ def verify(path: Path) -> None:
     """Check every hash, and that this board has an end model in it."""
     opened = Bundle.open(path)
     fit = ", ".join(sorted({f.engine for f in opened.end_files()}))
-    click.echo(f"{path} is sound: {opened.manifest.name}, runs here with {fit}")
+    click.echo(f"{path} is valid: {opened.manifest.name}, runs here with {fit}")
 
 
 @bundle.command("pack", epilog="\b\nExample:\n  edge-kit bundle pack model/ model.ekb")

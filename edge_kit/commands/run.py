@@ -26,6 +26,7 @@ _OPTIONS = [
     click.option("--fps", type=float, help="Frames a second."),
     click.option("--live", is_flag=True, default=None,
                  help="Play files as a camera: late frames are dropped, and counted."),
+    click.option("--split", metavar="NAME", help="Split of the bundle; default: the tuned one."),
     click.option("--engine", type=click.Choice(["auto", "onnx", "tflite"]),
                  help="Engine; auto takes the faster one."),
     click.option("--threads", type=int, help="Threads of the engine."),
@@ -86,6 +87,7 @@ def run(bundle_path: Path | None, config_file: Path | None, **flags: Any) -> Non
 
     sink = _sink(config)
     service = Service(config, sink, _report, Notifier(os.environ))
+    _report(f"split {service.split}, tuning: {service.tuning}")
     _report(f"engine {service.engine}, threshold {service.rule.threshold:g}")
     with stop_requests() as stop:
         stop.on_stop(service.stop)

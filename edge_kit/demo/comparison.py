@@ -102,9 +102,9 @@ class _DeviceSide:
     def __init__(self, bundle: Bundle, end: EndModel) -> None:
         self._end = end
         self._resize = Preprocessor(bundle.manifest.preprocessing)
-        self._rule = bundle.manifest.exit
+        self._rule = bundle.rule
         self._header = FeatureHeader(
-            bundle.manifest.wire_id, end.file.cut or 0, end.feature_spec, bytes(8), 0, 0, 1.0
+            bundle.manifest.wire_id, bundle.index, end.feature_spec, bytes(8), 0, 0, 1.0
         )
 
     def look(self, photo: LabelledPhoto) -> _Seen | None:

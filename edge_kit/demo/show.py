@@ -83,7 +83,7 @@ def run_demo(config: DemoConfig, on_progress: Progress = lambda *_: None) -> Fig
         answers=answers,
         duplicates=int(heard.counts.get("duplicates", 0)),
         engine=second.engine,
-        threshold=bundle.manifest.exit.threshold if config.threshold is None else config.threshold,
+        threshold=bundle.rule.threshold if config.threshold is None else config.threshold,
         broker=heard.broker,
         classes=bundle.manifest.classes,
     )

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_kit.errors import ConfigError
+from edge_kit.folders import state_folder
 from edge_kit.link.address import BrokerAddress
 from edge_kit.masking import MASK, mask_address
 from edge_kit.wire import Topics
@@ -39,6 +40,7 @@ class Config:
         source: Photo, folder or video; None for none.
         fps: Pace, frames a second.
         live: Play files as a camera.
+        split: Name of the split; None for the tuning's, else the bundle's first.
         engine: ``auto``, ``onnx`` or ``tflite``.
         threads: Of the engine; None for the cores of this process, at most 4.
         threshold: T of the exit rule; None for the bundle's.
@@ -69,6 +71,7 @@ class Config:
     source: Path | None = None
     fps: float | None = None
     live: bool = False
+    split: str | None = None
     engine: str = "auto"
     threads: int | None = None
     threshold: float | None = None
@@ -162,7 +165,7 @@ def resolve(flags: Mapping[str, Any], env: Mapping[str, str], file: Path | None 
             origins[key] = origin
     if not values.get("device_id"):
         values["device_id"] = _host_id()
-    values.setdefault("spool", _state_dir(env) / values["device_id"] / "spool.db")
+    values.setdefault("spool", state_folder(env) / values["device_id"] / "spool.db")
     config = Config(**values, origins=origins)
     _check(config)
     return config
@@ -295,19 +298,6 @@ def _check(config: Config) -> None:
         raise ConfigError(str(error), "set device_id") from None
     if config.broker is not None:
         _ = config.address
-
-
-def _state_dir(env: Mapping[str, str]) -> Path:
-    """Return where programs of this user keep what must survive (XDG base directories, systemd)."""
-    if env.get("STATE_DIRECTORY"):
-        return Path(env["STATE_DIRECTORY"].split(":")[0])
-    if env.get("XDG_STATE_HOME"):
-        return Path(env["XDG_STATE_HOME"]) / "edge-kit"
-    try:
-        home = Path(env.get("HOME") or Path.home())
-    except RuntimeError:  # this user has none; whether it may write here, the spool will say
-        return Path("/var/lib/edge-kit")
-    return home / ".local" / "state" / "edge-kit"
 
 
 def _host_id() -> str:

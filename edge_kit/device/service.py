@@ -48,6 +48,8 @@ class Service:
     Attributes:
         rule: The exit rule in force.
         engine: Name of the engine.
+        split: Name of the split.
+        tuning: What ``tuning.json`` says of it, for people.
 
     Raises:
         EdgeKitError: Bundle, engine, source, spool or configuration is unfit.
@@ -67,9 +69,11 @@ class Service:
         self._sink = sink
         self._report = report
         self._notifier = notifier or Notifier({})
-        bundle = Bundle.open(config.bundle)
+        bundle = Bundle.open(config.bundle, split=config.split)
         manifest = bundle.manifest
-        self.rule = choose_rule(manifest, config.threshold, config.target_offload)
+        self.rule = choose_rule(bundle, config.threshold, config.target_offload)
+        self.split = bundle.split.name
+        self.tuning = bundle.tuning.sentence() if bundle.is_tuned else "none for this split"
         self._source: Source = open_source(
             camera=config.camera, source=config.source, fps=config.fps, live=config.live
         )
@@ -82,7 +86,7 @@ class Service:
             self.rule,
             classes=manifest.classes,
             wire_id=manifest.wire_id,
-            cut=self._model.file.cut or 0,
+            cut=bundle.index,
             sink=sink,
             flows=self._notifier.frame,
         )
@@ -194,10 +198,8 @@ class Service:
         )
 
 
-def choose_rule(
-    manifest: Manifest, threshold: float | None, target_offload: float | None
-) -> ExitRule:
-    """Return the bundle's exit rule, with another threshold where one is asked for.
+def choose_rule(bundle: Bundle, threshold: float | None, target_offload: float | None) -> ExitRule:
+    """Return the rule of the bundle's split as tuned, or with the threshold that is asked for.
 
     Raises:
         UsageError: Both are given, or the bundle has no curve to pick from.
@@ -206,14 +208,14 @@ def choose_rule(
         raise UsageError("give --threshold or --target-offload, not both")
     if target_offload is not None:
         try:
-            threshold = threshold_for_offload(manifest.curve, target_offload)
+            threshold = threshold_for_offload(bundle.curve, target_offload)
         except ValueError as error:
             raise UsageError(
                 f"--target-offload cannot be met: {error}", "use --threshold"
             ) from None
     if threshold is None:
-        return manifest.exit
-    return ExitRule(threshold, manifest.exit.temperature)
+        return bundle.rule
+    return ExitRule(threshold, bundle.rule.temperature)
 
 
 def _lasting_error(courier: Courier | None) -> EdgeKitError | None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_kit.bundle.manifest import EngineFile
+from edge_kit.bundle.split import EngineFile
 from edge_kit.engines.engine import Engine
 from edge_kit.errors import EngineError
 from edge_kit.tensors import TensorSpec, dequantize

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from edge_kit.bundle import Bundle
-from edge_kit.bundle.manifest import EngineFile
+from edge_kit.bundle.split import EngineFile
 from edge_kit.engines.engine import Engine
 from edge_kit.engines.onnx import OnnxEngine
 from edge_kit.engines.tflite import INTERPRETERS, TfliteEngine

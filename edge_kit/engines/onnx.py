@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_kit.bundle.manifest import EngineFile
+from edge_kit.bundle.split import EngineFile
 from edge_kit.engines.check import check_batch
 from edge_kit.engines.engine import Tensors
 from edge_kit.errors import EngineError, MissingExtraError

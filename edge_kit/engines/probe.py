@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from edge_kit.bundle import Bundle
-from edge_kit.bundle.manifest import EngineFile
+from edge_kit.bundle.split import EngineFile
 from edge_kit.engines.end import EndModel
 from edge_kit.engines.engine import Engine
 from edge_kit.engines.load import PACKAGES, load_engine
@@ -81,7 +81,17 @@ def probe(
     argv = (
         command()
         if command
-        else [sys.executable, "-m", __name__, str(bundle.root), file.path, str(threads), "--json"]
+        else [
+            sys.executable,
+            "-m",
+            __name__,
+            str(bundle.root),
+            file.path,
+            str(threads),
+            "--json",
+            "--split",
+            bundle.split.name,
+        ]
     )
     package = PACKAGES.get(file.engine, file.engine)
     try:
@@ -176,14 +186,12 @@ def _main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("file")
     parser.add_argument("threads", type=int)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--split")
     args = parser.parse_args(argv)
     result = ProbeResult(False)
     try:
-        bundle = Bundle.open(args.bundle)
-        file = next(f for f in bundle.manifest.engines if f.path == args.file)
-        result = _try(bundle, file, args.threads)
-    except StopIteration:
-        result = ProbeResult(False, error=f"the bundle has no file {args.file}")
+        bundle = Bundle.open(args.bundle, split=args.split)
+        result = _try(bundle, bundle.model_file(args.file), args.threads)
     except EdgeKitError as error:
         result = ProbeResult(False, error=str(error))
     line = json.dumps(asdict(result)) if args.json else str(result)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from edge_kit.bundle import Bundle
-from edge_kit.bundle.manifest import EngineFile
+from edge_kit.bundle.split import EngineFile
 from edge_kit.engines.end import EndModel
 from edge_kit.engines.engine import Engine
 from edge_kit.engines.load import load_engine, missing_extra
@@ -53,8 +53,8 @@ def open_end_model(
     return EndModel(load_engine(bundle, file, threads), file)
 
 
-def open_tail(bundle: Bundle, cut: int = 0, threads: int | None = None) -> Engine:
-    """Load the cloud half of a cut; for workers.
+def open_tail(bundle: Bundle, threads: int | None = None) -> Engine:
+    """Load the cloud half of the bundle's split; for workers.
 
     Raises:
         BundleError: The bundle holds none.
@@ -62,7 +62,7 @@ def open_tail(bundle: Bundle, cut: int = 0, threads: int | None = None) -> Engin
         EngineError: It cannot be loaded.
     """
     threads = threads if threads is not None else default_threads()
-    return load_engine(bundle, bundle.tail_file(cut), threads)
+    return load_engine(bundle, bundle.tail_file(), threads)
 
 
 def choose_end_file(

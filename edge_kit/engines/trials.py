@@ -6,13 +6,13 @@ import hashlib
 import importlib.metadata
 import json
 import logging
-import os
 import platform
 import tempfile
 from pathlib import Path
 
-from edge_kit.bundle.manifest import EngineFile
+from edge_kit.bundle.split import EngineFile
 from edge_kit.engines.probe import ProbeResult
+from edge_kit.folders import cache_folder
 
 __all__ = ["TrialCache"]
 
@@ -62,16 +62,15 @@ class TrialCache:
             _LOG.debug("the trial of %s is not kept: %s", file.path, error)
 
     def _path(self, folder: Path, file: EngineFile, threads: int) -> Path:
-        key = "\n".join([file.sha256, file.engine, str(threads), self._machine, *_versions()])
+        # Splits that share a file ask it for different outputs.
+        used = [file.sha256, file.engine, repr(file.outputs), str(threads)]
+        key = "\n".join([*used, self._machine, *_versions()])
         return folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
 
 
 def _default_folder() -> Path | None:
-    base = os.environ.get("XDG_CACHE_HOME")
-    try:
-        return (Path(base) if base else Path.home() / ".cache") / "edge-kit" / "trials"
-    except RuntimeError:  # this user has no home
-        return None
+    folder = cache_folder()
+    return folder and folder / "trials"
 
 
 def _versions() -> list[str]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_kit.bundle import sha256_file
-from edge_kit.bundle.manifest import EngineFile
+from edge_kit.bundle.split import EngineFile
 from edge_kit.tensors import TensorSpec, dequantize, to_layout
 from exporters.quiet import quiet
 
@@ -79,7 +79,6 @@ def describe(
     role: str,
     engine: str,
     arch: str,
-    cut: int | None,
     inputs: tuple[TensorSpec, ...],
     outputs: tuple[TensorSpec, ...],
     requires: Mapping[str, Any],
@@ -92,7 +91,6 @@ def describe(
         arch=arch,
         sha256=sha256_file(source),
         size=source.stat().st_size,
-        cut=cut,
         inputs=inputs,
         outputs=outputs,
         requires=requires,

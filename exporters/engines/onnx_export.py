@@ -41,14 +41,13 @@ OPSET = 17
 IR_VERSION = 8  # the newest that onnxruntime 1.12, the first with opset 17, reads
 
 
-def export_end_float(end: EndModel, path: Path, *, size: tuple[int, int], cut: int = 0) -> Exported:
+def export_end_float(end: EndModel, path: Path, *, size: tuple[int, int]) -> Exported:
     """Write the float twin of an end model, against which the int8 files are judged.
 
     Args:
         end: The trained end model.
         path: Where to write.
         size: Height and width of its input in pixels.
-        cut: Index of the cut in the manifest.
 
     Returns:
         A file that takes float pixels 0..255 and gives unrounded features and logits.
@@ -66,7 +65,6 @@ def export_end_float(end: EndModel, path: Path, *, size: tuple[int, int], cut: i
         role="end",
         engine="onnx",
         arch="any",
-        cut=cut,
         inputs=(TensorSpec("image", (channels, *size), "NCHW", "float32"),),
         outputs=(
             TensorSpec("features", tuple(features.shape[1:]), "NCHW", "float32"),
@@ -77,7 +75,7 @@ def export_end_float(end: EndModel, path: Path, *, size: tuple[int, int], cut: i
 
 
 def export_tail(
-    cloud: nn.Module, features: TensorSpec, path: Path, *, weights: str = "fp32", cut: int = 0
+    cloud: nn.Module, features: TensorSpec, path: Path, *, weights: str = "fp32"
 ) -> Exported:
     """Write a cloud half: raw int8 features -> float logits, any batch size.
 
@@ -86,7 +84,6 @@ def export_tail(
         features: The cut's features, int8 and NCHW.
         path: Where to write.
         weights: How weights are stored: ``fp32``, ``fp16`` or ``int8``; all compute in float32.
-        cut: Index of the cut in the manifest.
 
     Raises:
         ExportError: torch cannot export the model, or `features` is not int8 NCHW.
@@ -104,7 +101,6 @@ def export_tail(
         role="tail",
         engine="onnx",
         arch="any",
-        cut=cut,
         inputs=(features,),
         outputs=(TensorSpec("logits", (classes,), "NC", "float32"),),
         requires=requirements(path),
@@ -141,7 +137,6 @@ def export_full(
         role="full",
         engine="onnx",
         arch="any",
-        cut=None,
         inputs=(TensorSpec("image", (channels, *size), "NCHW", "float32"),),
         outputs=(TensorSpec("logits", (classes,), "NC", "float32"),),
         requires=requirements(path),

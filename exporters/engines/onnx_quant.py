@@ -78,7 +78,6 @@ def export_end_onnx(
     *,
     arch: str,
     feature_scale: float | None = None,
-    cut: int = 0,
     scheme: str | None = None,
 ) -> Exported:
     """Quantize an end model for one architecture.
@@ -90,7 +89,6 @@ def export_end_onnx(
         path: Where to write.
         arch: ``x86_64`` or ``aarch64``.
         feature_scale: Quantization step of the features; by default the end model's own.
-        cut: Index of the cut in the manifest.
         scheme: A name from `SCHEMES` instead of the architecture's own; for measurements.
 
     Returns:
@@ -137,7 +135,6 @@ def export_end_onnx(
         role="end",
         engine="onnx",
         arch=arch,
-        cut=cut,
         inputs=(TensorSpec("image", shape, "NCHW", dtype, pixels.scale, zero_point),),
         outputs=(
             TensorSpec("features", tuple(features.shape[1:]), "NCHW", "int8", scale, 0),

@@ -39,7 +39,6 @@ def export_end_tflite(
     path: Path,
     *,
     feature_scale: float | None = None,
-    cut: int = 0,
 ) -> Exported:
     """Quantize an end model for TFLite, any architecture, batch 1.
 
@@ -48,7 +47,6 @@ def export_end_tflite(
         calibration: uint8 pixels (N, height, width, 3) of the calibration split.
         path: Where to write.
         feature_scale: Quantization step of the features; by default the end model's own.
-        cut: Index of the cut in the manifest.
 
     Returns:
         A file that takes ``image`` (int8 NHWC, pixel - 128) and gives ``features`` (int8 NHWC)
@@ -74,7 +72,6 @@ def export_end_tflite(
         role="end",
         engine="tflite",
         arch="any",
-        cut=cut,
         inputs=inputs,
         outputs=outputs,
         requires=requirements(path),

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+from edge_kit.bundle.split import Costs, Split
 from edge_kit.exits import ExitRule
 from exporters.config import ExportConfig
 from exporters.data.photos import PhotoSet
+from exporters.engines.files import EngineFiles
 from exporters.graph.plan import SplitPlan
 from exporters.judge.gates import Gate
 from exporters.judge.outcome import Outcome
+from exporters.judge.thresholds import FittedExit
 
-__all__ = ["manifest_figures", "provenance"]
+__all__ = ["manifest_figures", "measured_split", "provenance"]
 
 
 def manifest_figures(
@@ -41,6 +46,40 @@ def manifest_figures(
         "photos": {**splits, "rule": photos.rule, "unreadable": len(photos.unreadable)},
         "export": config.to_json(),
     }
+
+
+def measured_split(plan: SplitPlan, files: EngineFiles, fitted: FittedExit, test: Outcome) -> Split:
+    """Return the split point with its costs.
+
+    Args:
+        plan: Where the model was cut.
+        files: What was exported.
+        fitted: The exit rule and its sweep.
+        test: Answers on the test split.
+    """
+    cut = plan.cut
+    decided = (test.device.argmax(1), test.cloud.argmax(1), test.decisions(fitted.rule))
+    device, cloud, hybrid = (test.share(labels).value for labels in decided)
+    costs = Costs(
+        device_macs=cut.macs_before,
+        cloud_macs=plan.traced.macs - cut.macs_before,
+        message_bytes_mean=float(test.message_bytes.mean()),
+        message_bytes_p99=float(np.percentile(test.message_bytes, 99)),
+        device_accuracy=device,
+        cloud_accuracy=cloud,
+        hybrid_accuracy=hybrid,
+        photos=len(test.labels),
+    )
+    return Split(
+        name=cut.name,
+        features=files.features,
+        macs_share=cut.macs_share,
+        end=tuple(f.entry for f in files.ends),
+        tail=files.tail.entry,
+        exit=fitted.rule,
+        curve=fitted.curve,
+        costs=costs,
+    )
 
 
 def provenance(config: ExportConfig, photos: PhotoSet, plan: SplitPlan) -> dict[str, Any]:

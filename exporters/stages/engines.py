@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_kit.bundle import sha256_file
-from edge_kit.bundle.manifest import EngineFile
+from edge_kit.bundle.split import EngineFile
+from edge_kit.records import from_json, to_json
 from edge_kit.tensors import TensorSpec
 from exporters.config import QuantizationConfig
 from exporters.data.photos import spread
@@ -80,10 +81,10 @@ def _build(
     name: str, make: Make, inputs: dict[str, str], after: list[str], work: Workspace
 ) -> Exported:
     def keep(folder: Path) -> None:
-        entry = make(folder / name).entry.to_json()
+        entry = to_json(make(folder / name).entry)
         (folder / _ENTRY).write_text(json.dumps(entry), encoding="utf-8")
 
     folder = work.run(name, inputs, keep, after)
-    entry = EngineFile.from_json(json.loads((folder / _ENTRY).read_text(encoding="utf-8")))
+    entry = from_json(EngineFile, json.loads((folder / _ENTRY).read_text(encoding="utf-8")), _ENTRY)
     file = folder / name
     return Exported(file, replace(entry, sha256=sha256_file(file), size=file.stat().st_size))

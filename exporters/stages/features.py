@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from edge_kit.records import to_json
 from exporters.config import TrainingConfig
 from exporters.data.features import FeatureTask, compute_features
 from exporters.data.photos import PhotoSet
@@ -40,7 +41,7 @@ def cache_features(
     identity = {
         "model": fingerprint(plan.trunk),
         "cut": plan.cut.node,
-        "rule": plan.rule.to_json(),
+        "rule": to_json(plan.rule),
     }
     trunk = work.run(f"{name}-trunk", identity, write_trunk)
     task = FeatureTask(

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from edge_kit.bundle.manifest import Preprocessing
 from edge_kit.pixels.jpeg import QUALITY
 from edge_kit.pixels.preprocess import Preprocessor
+from edge_kit.records import to_json
 from exporters.data.photos import PhotoSet, check_photos, find_photos, load_pixels, without
 from exporters.stages.workspace import Workspace
 
@@ -68,7 +69,7 @@ def decode_photos(
             np.save(folder / f"{split}.npy", pixels)
             np.save(folder / f"{split}-jpeg.npy", sizes)
 
-    inputs = {"rule": rule.to_json(), "jpeg_quality": QUALITY}
+    inputs = {"rule": to_json(rule), "jpeg_quality": QUALITY}
     folder = work.run("pixels", inputs, make, after=["photos"])
     return {
         split: DecodedPhotos(

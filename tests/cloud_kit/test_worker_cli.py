@@ -237,8 +237,8 @@ def test_a_worker_without_a_bundle_says_how_to_name_one():
 def test_a_bundle_that_is_named_twice_is_loaded_once(tiny_bundle, caplog):
     opened = []
 
-    def open_tail(bundle, cut, threads):
-        opened.append(cut)
+    def open_tail(bundle, threads):
+        opened.append(bundle.index)
         return fake_tail().engine
 
     models = open_models([tiny_bundle.root] * 2, 1, open_tail=open_tail)

@@ -15,6 +15,7 @@ from edge_kit.exits import (
     softmax,
     threshold_for_offload,
 )
+from edge_kit.records import from_json, to_json
 
 LOGITS = hnp.arrays(np.float32, st.integers(2, 50), elements=st.floats(-80, 80, width=32))
 
@@ -98,7 +99,7 @@ def test_logits_that_are_not_finite_make_a_wholly_unsure_exit(bad):
 @given(st.floats(-1, 2), st.floats(0.01, 100))
 def test_the_rule_round_trips(threshold, temperature):
     rule = ExitRule(threshold, temperature)
-    assert ExitRule.from_json(rule.to_json() | {"later": 1}) == rule
+    assert from_json(ExitRule, to_json(rule) | {"later": 1}) == rule
 
 
 @pytest.mark.parametrize(
@@ -112,7 +113,7 @@ def test_the_rule_round_trips(threshold, temperature):
 )
 def test_a_rule_that_makes_no_sense_is_refused(change, word):
     with pytest.raises(ValueError, match=word):
-        ExitRule.from_json(ExitRule(0.5).to_json() | change)
+        from_json(ExitRule, to_json(ExitRule(0.5)) | change)
 
 
 CURVE = tuple(CurvePoint(t / 10, t / 10, 0.9, 0.0) for t in range(11))
@@ -138,4 +139,4 @@ def test_a_target_that_cannot_be_met_is_refused(curve, target):
 
 def test_a_curve_point_round_trips():
     point = CurvePoint(0.3, 0.6, 0.87, 412.5)
-    assert CurvePoint.from_json(point.to_json()) == point
+    assert from_json(CurvePoint, to_json(point)) == point

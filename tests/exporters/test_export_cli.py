@@ -99,12 +99,19 @@ def test_export_writes_bundle_that_opens(answer, folder):
     bundle = Bundle.open(folder / "bundle")
     manifest = bundle.manifest
     assert manifest.classes == shapes.CLASSES
-    assert manifest.cuts[0].name == "down"
-    assert manifest.cuts[0].features.shape == (8, 8, 8)
+    assert bundle.split.name == "down"
+    assert bundle.split.features.shape == (8, 8, 8)
     roles = sorted((f.role, f.engine) for f in manifest.engines)
     assert roles == [("end", "onnx"), ("end", "tflite"), ("full", "onnx"), ("tail", "onnx")]
     assert manifest.preprocessing.mean == shapes.MEAN
-    assert len(manifest.curve) > 3
+    assert len(bundle.split.curve) > 3
+    costs = bundle.split.costs
+    assert costs.photos == manifest.figures["test"]["photos"]
+    assert costs.hybrid_accuracy == manifest.figures["test"]["accuracy"]["hybrid"]["value"]
+    assert 0 < costs.message_bytes_mean <= costs.message_bytes_p99
+    assert costs.device_macs / (costs.device_macs + costs.cloud_macs) == pytest.approx(
+        bundle.split.macs_share
+    )
     assert "report.html" in manifest.files
 
 
@@ -165,7 +172,7 @@ def test_second_run_reuses_every_stage(answer, folder):
     assert [p.label for p in labelled.photos] == [0, 0, 1, 1, 2, 2]
     assert result.bundle.manifest.engines == before.engines
     assert result.bundle.manifest.model_hash == before.model_hash
-    assert result.bundle.manifest.exit == before.exit
+    assert result.bundle.manifest.splits == before.splits
     photos = sorted((folder / "data" / "test" / "circle").iterdir())
     preprocess = Preprocessor(result.bundle.manifest.preprocessing)
     pixels = np.stack([preprocess(read_photo(p)) for p in photos])
@@ -269,7 +276,7 @@ def test_help_shows_examples():
 def test_calibrate_refits_rule_and_keeps_engine_files(answer, folder, tmp_path):
     shutil.copytree(folder / "bundle", tmp_path / "bundle")
     shapes.write_photos(tmp_path / "new", train=1, held=12, seed=9)
-    before = Bundle.open(tmp_path / "bundle").manifest
+    manifest = (tmp_path / "bundle" / "manifest.json").read_bytes()
     done = CliRunner().invoke(
         calibrate,
         [
@@ -279,11 +286,12 @@ def test_calibrate_refits_rule_and_keeps_engine_files(answer, folder, tmp_path):
         catch_exceptions=False,
     )
     told = json.loads(done.stdout)
-    after = Bundle.open(tmp_path / "bundle").manifest
+    after = Bundle.open(tmp_path / "bundle")
     assert told["photos"] == 36
-    assert after.model_hash == before.model_hash
-    assert after.exit.threshold == told["threshold"]["new"]
-    assert after.curve != before.curve
+    assert (after.root / "manifest.json").read_bytes() == manifest
+    assert after.rule.threshold == told["threshold"]["new"]
+    assert after.rule.temperature == told["temperature"]["new"]
+    assert after.curve != after.split.curve
     assert not list((tmp_path / "bundle").glob("*.part"))
 
 
@@ -296,7 +304,7 @@ def test_calibrate_with_unusable_input_says_why(answer, folder, tmp_path):
     (tmp_path / "few" / "circle").mkdir(parents=True)
     assert isinstance(refused(bundle, "--data", tmp_path / "few"), ExportError)
     (tmp_path / "few" / "star").mkdir()
-    assert "'star', which is no class" in str(refused(bundle, "--data", tmp_path / "few"))
+    assert "'star', which is not a class" in str(refused(bundle, "--data", tmp_path / "few"))
     (tmp_path / "packed.ekb").write_bytes(b"zip")
     packed = refused(tmp_path / "packed.ekb", "--data", tmp_path / "few")
     assert isinstance(packed, BundleError)

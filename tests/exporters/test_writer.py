@@ -12,11 +12,13 @@ import pytest
 pytest.importorskip("torch")
 
 from edge_kit.bundle import Bundle
-from edge_kit.bundle.manifest import Cut, Preprocessing
+from edge_kit.bundle.manifest import Preprocessing
+from edge_kit.bundle.selftest import SELFTEST
+from edge_kit.bundle.split import Split
 from edge_kit.errors import BundleError, ExportError
 from edge_kit.exits import CurvePoint, ExitRule
 from exporters.engines.exported import Exported, describe
-from exporters.writer import SELFTEST, write_bundle
+from exporters.writer import write_bundle
 from tests.support import tiny
 
 pytestmark = pytest.mark.export
@@ -38,7 +40,6 @@ def files(tmp_path) -> list[Exported]:
             role=role,
             engine="onnx",
             arch="any",
-            cut=0,
             inputs=inputs,
             outputs=outputs,
             requires=needs,
@@ -50,16 +51,20 @@ def files(tmp_path) -> list[Exported]:
     ]
 
 
-def write(out, files, **more) -> Bundle:
+def write(out, files, curve=(), **more) -> Bundle:
     arguments = {
         "name": "tiny",
         "classes": tiny.CLASSES,
         "preprocessing": Preprocessing(16, 16),
-        "cuts": [Cut("pool", tiny.FEATURES, 0.5)],
+        "splits": [
+            Split(
+                "pool", tiny.FEATURES, 0.5,
+                (files[0].entry,), files[1].entry, ExitRule(0.4, 1.5), curve,
+            )
+        ],
         "files": files,
-        "exit_rule": ExitRule(0.4, 1.5),
         **more,
-    }
+    }  # fmt: skip
     return write_bundle(out, **arguments)
 
 
@@ -69,7 +74,7 @@ def test_bundle_written_holds_all_given_parts(tmp_path, files):
     bundle = write(
         tmp_path / "bundle",
         [files[0].with_figures(top1=0.9), files[1]],
-        curve=[CurvePoint(0.1, 0.5, 0.9, 300.0)],
+        curve=(CurvePoint(0.1, 0.5, 0.9, 300.0),),
         selftest=PIXELS,
         reference={"reference/photos/red/000.jpg": b"red"},
         extra={"report.html": page, "notes.txt": b"hello"},
@@ -77,7 +82,7 @@ def test_bundle_written_holds_all_given_parts(tmp_path, files):
     )
     manifest = Bundle.open(tmp_path / "bundle").manifest
     assert manifest == bundle.manifest
-    assert manifest.exit == ExitRule(0.4, 1.5)
+    assert bundle.split.exit == ExitRule(0.4, 1.5)
     assert manifest.engines[0].figures == {"top1": 0.9}
     red = "reference/photos/red/000.jpg"
     assert set(manifest.files) == {"labels.txt", SELFTEST, red, "report.html", "notes.txt"}
@@ -140,7 +145,7 @@ def test_write_into_foreign_folder_or_file_is_refused(tmp_path, files):
     out = tmp_path / "thesis"
     out.mkdir()
     (out / "chapter1.txt").write_text("years of work")
-    with pytest.raises(ExportError, match="is not empty and holds no bundle"):
+    with pytest.raises(ExportError, match="is not empty and is not a bundle"):
         write(out, files)
     assert (out / "chapter1.txt").read_text() == "years of work"
     taken = tmp_path / "taken"
@@ -159,4 +164,6 @@ def test_extra_file_outside_bundle_or_twice_is_refused(tmp_path, files, path):
 def test_manifest_lists_engines_as_json(tmp_path, files):
     bundle = write(tmp_path / "bundle", files)
     data = json.loads((bundle.root / "manifest.json").read_text())
-    assert [e["path"] for e in data["engines"]] == ["end/any.onnx", "cloud/tail.onnx"]
+    (split,) = data["splits"]
+    assert [split["end"][0]["path"], split["tail"]["path"]] == ["end/any.onnx", "cloud/tail.onnx"]
+    assert set(data["files"]) == {"end/any.onnx", "cloud/tail.onnx", "labels.txt"}

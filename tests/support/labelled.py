@@ -10,8 +10,10 @@ from dataclasses import replace
 import numpy as np
 from PIL import Image
 
-from edge_kit.bundle import MANIFEST, Bundle, sha256_file
+from edge_kit.bundle import Bundle
 from edge_kit.bundle.labelled_photos import INDEX
+from edge_kit.bundle.manifest import StoredFile
+from tests.support.tiny import write_manifest
 
 # Right, right, wrong (the last one is red, whatever its label says), for the tiny model.
 COLOURS = (("red", 0, (255, 0, 0)), ("green", 1, (0, 255, 0)), ("blue", 2, (250, 5, 5)))
@@ -22,10 +24,8 @@ def add_files(bundle: Bundle, files: Mapping[str, bytes]) -> Bundle:
     for path, content in files.items():
         (bundle.root / path).parent.mkdir(parents=True, exist_ok=True)
         (bundle.root / path).write_bytes(content)
-    listed = dict(bundle.manifest.files) | {p: sha256_file(bundle.root / p) for p in files}
-    manifest = replace(bundle.manifest, files=listed)
-    (bundle.root / MANIFEST).write_text(json.dumps(manifest.to_json()), encoding="utf-8")
-    return Bundle.open(bundle.root)
+    listed = dict(bundle.manifest.files) | {p: StoredFile.of(bundle.root / p) for p in files}
+    return write_manifest(bundle.root, replace(bundle.manifest, files=listed))
 
 
 def add_reference(bundle: Bundle) -> Bundle:

@@ -8,14 +8,17 @@ with a higher gain.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from edge_kit.bundle import MANIFEST, Bundle, sha256_file
-from edge_kit.bundle.manifest import Cut, EngineFile, Manifest, Preprocessing
+from edge_kit.bundle.manifest import Manifest, Preprocessing
+from edge_kit.bundle.split import EngineFile, Split
 from edge_kit.exits import CurvePoint, ExitRule
 from edge_kit.tensors import TensorSpec
 
@@ -97,19 +100,37 @@ def make_bundle(root: Path, *, threshold: float = 0.5, gain: float = 0.2) -> Bun
         file = root / path
         digest, size = sha256_file(file), file.stat().st_size
         versions = {"onnx_ir": 8, "opset": 17}
-        return EngineFile(path, role, "onnx", "any", digest, size, 0, inputs, outputs, versions)
+        return EngineFile(path, role, "onnx", "any", digest, size, inputs, outputs, versions)
 
     manifest = Manifest(
         name="tiny",
         classes=CLASSES,
         preprocessing=Preprocessing(SIZE, SIZE),
-        cuts=(Cut("pool", FEATURES, 0.5),),
-        engines=(
-            entry("end/any.onnx", "end", (IMAGE,), (FEATURES, LOGITS)),
-            entry("cloud/tail.onnx", "tail", (FEATURES,), (LOGITS,)),
+        splits=(
+            Split(
+                "pool",
+                FEATURES,
+                0.5,
+                end=(entry("end/any.onnx", "end", (IMAGE,), (FEATURES, LOGITS)),),
+                tail=entry("cloud/tail.onnx", "tail", (FEATURES,), (LOGITS,)),
+                exit=ExitRule(threshold),
+                curve=tuple(
+                    CurvePoint(t / 10, t / 10, 0.9, 100.0 * (1 - t / 10)) for t in range(11)
+                ),
+            ),
         ),
-        exit=ExitRule(threshold),
-        curve=tuple(CurvePoint(t / 10, t / 10, 0.9, 100.0 * (1 - t / 10)) for t in range(11)),
     )
+    return write_manifest(root, manifest)
+
+
+def write_manifest(root: Path, manifest: Manifest) -> Bundle:
+    """Write a manifest and open the bundle."""
     (root / MANIFEST).write_text(json.dumps(manifest.to_json(), indent=1), encoding="utf-8")
     return Bundle.open(root)
+
+
+def with_split(bundle: Bundle, **changes: Any) -> Bundle:
+    """Return a bundle whose split in use has other values; nothing is written."""
+    splits = list(bundle.manifest.splits)
+    splits[bundle.index] = replace(bundle.split, **changes)
+    return replace(bundle, manifest=replace(bundle.manifest, splits=tuple(splits)))

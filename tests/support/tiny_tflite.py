@@ -6,16 +6,14 @@ converter. The schema comes with ai-edge-litert.
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from edge_kit.bundle import MANIFEST, Bundle, sha256_file
-from edge_kit.bundle.manifest import EngineFile
+from edge_kit.bundle import Bundle, sha256_file
+from edge_kit.bundle.split import EngineFile
 from edge_kit.tensors import TensorSpec
-from tests.support.tiny import FEATURES, SIZE, make_bundle
+from tests.support.tiny import FEATURES, SIZE, make_bundle, with_split, write_manifest
 
 FILE = Path(__file__).parent / "data" / "tiny_end.tflite"
 
@@ -36,7 +34,6 @@ def entry(path: str, file: Path) -> EngineFile:
         "any",
         sha256_file(file),
         file.stat().st_size,
-        0,
         (IMAGE,),
         (FEATURES_NHWC, LOGITS),
         {"tflite_schema": 3},
@@ -49,10 +46,9 @@ def make_bundle_with_both(root: Path, *, onnx_first: bool = True) -> Bundle:
     copy = root / "end" / "int8.tflite"
     copy.write_bytes(FILE.read_bytes())
     ours = entry("end/int8.tflite", copy)
-    old = bundle.manifest.engines
-    manifest = replace(bundle.manifest, engines=(*old, ours) if onnx_first else (ours, *old))
-    (root / MANIFEST).write_text(json.dumps(manifest.to_json()), encoding="utf-8")
-    return Bundle.open(root)
+    old = bundle.split.end
+    both = with_split(bundle, end=(*old, ours) if onnx_first else (ours, *old))
+    return write_manifest(root, both.manifest)
 
 
 def build() -> bytes:

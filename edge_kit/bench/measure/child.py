@@ -16,9 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from edge_kit.bench.measure.labelled import classify
 from edge_kit.bench.measure.latency import Latency, TimedEngine, clock_cost_us, run_calls
 from edge_kit.bench.measure.measurement import Configuration, Measurement, Memory
@@ -27,17 +24,17 @@ from edge_kit.bench.measure.profile import profile
 from edge_kit.bench.measure.score import Score
 from edge_kit.bench.measure.subject import open_subject
 from edge_kit.bundle import Bundle
-from edge_kit.bundle.manifest import EngineFile
+from edge_kit.bundle.selftest import sample_pixels
+from edge_kit.bundle.split import EngineFile
 from edge_kit.engines.end import EndModel
 from edge_kit.engines.load import load_engine
-from edge_kit.engines.selftest import SELFTEST, self_test
+from edge_kit.engines.selftest import self_test
 from edge_kit.engines.tflite import INTERPRETERS
 from edge_kit.errors import EdgeKitError, EngineError
 
 __all__ = ["measure"]
 
 _MODULES = {"onnx": ("onnxruntime",), "tflite": INTERPRETERS}
-_NOISE = 4
 
 
 def measure(bundle: Bundle, file: EngineFile, args: argparse.Namespace) -> Measurement:
@@ -58,7 +55,7 @@ def measure(bundle: Bundle, file: EngineFile, args: argparse.Namespace) -> Measu
     engine = TimedEngine(load_engine(bundle, file, args.threads))
     model = open_subject(engine, file)
     loaded = time.perf_counter()
-    frames = _frames(bundle)
+    frames = sample_pixels(bundle)
 
     def call(index: int) -> object:
         return model.infer(frames[index % len(frames)])
@@ -81,7 +78,7 @@ def measure(bundle: Bundle, file: EngineFile, args: argparse.Namespace) -> Measu
     )
     if isinstance(model, EndModel):
         agreed = self_test(bundle, model)
-        pipeline = run_pipeline(bundle.manifest, model, args.photos, args.frames, args.max_secs)
+        pipeline = run_pipeline(bundle, model, args.photos, args.frames, args.max_secs)
         reference = Score.of(agreed.agree, agreed.total) if agreed else None
         found = replace(found, reference=reference, pipeline=pipeline)
     if args.top1:
@@ -99,22 +96,6 @@ def _profiled(found: Measurement, bundle: Bundle, file: EngineFile, threads: int
         layers, why = None, f"no profile of {file.path}: {error}"
     skipped = (*found.skipped, why) if why else found.skipped
     return replace(found, layers=layers, skipped=skipped)
-
-
-def _frames(bundle: Bundle) -> Sequence[NDArray[np.uint8]]:
-    """Return the bundle's reference photos, else noise, in the model's size."""
-    rule = bundle.manifest.preprocessing
-    if SELFTEST in bundle.manifest.files:
-        try:
-            with np.load(bundle.root / SELFTEST, allow_pickle=False) as arrays:
-                pixels = arrays["pixels"]
-        except (OSError, ValueError, KeyError):
-            pixels = np.zeros(0, np.uint8)
-        if pixels.dtype == np.uint8 and pixels.shape[1:] == (rule.height, rule.width, 3):
-            return list(pixels)
-    dice = np.random.default_rng(0)
-    shape = (rule.height, rule.width, 3)
-    return [dice.integers(0, 256, shape, dtype=np.uint8) for _ in range(_NOISE)]
 
 
 def _import(engine: str) -> str:
@@ -152,6 +133,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="edge_kit.bench.measure.child")
     parser.add_argument("bundle", type=Path)
     parser.add_argument("file")
+    parser.add_argument("--split")
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--runs", type=int, required=True)
     parser.add_argument("--warmup", type=int, required=True)
@@ -169,8 +151,8 @@ def _main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     answer: dict[str, Any]
     try:
-        bundle = Bundle.open(args.bundle)
-        file = next(f for f in bundle.manifest.engines if f.path == args.file)
+        bundle = Bundle.open(args.bundle, split=args.split)
+        file = bundle.model_file(args.file)
         answer = {"measurement": measure(bundle, file, args).to_json()}
     except EdgeKitError as error:
         answer = {"error": str(error), "code": error.exit_code}

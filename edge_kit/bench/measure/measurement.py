@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from edge_kit.bench.measure.latency import Latency
 from edge_kit.bench.measure.score import LabelledSet, Score
-from edge_kit.bundle.manifest import EngineFile
+from edge_kit.bundle.split import EngineFile
 
 __all__ = ["Configuration", "Layer", "Measurement", "Memory", "Pipeline"]
 

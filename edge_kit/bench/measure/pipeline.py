@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_kit.bench.measure.measurement import Pipeline
+from edge_kit.bundle import Bundle
 from edge_kit.bundle.manifest import Manifest
 from edge_kit.device.loop import Device
 from edge_kit.device.output import JsonLines
@@ -27,12 +28,12 @@ _IMAGES = 8
 
 
 def run_pipeline(
-    manifest: Manifest, model: EndModel, photos: Path | None, frames: int, max_secs: float
+    bundle: Bundle, model: EndModel, photos: Path | None, frames: int, max_secs: float
 ) -> Pipeline:
     """Run the device without a broker: doubtful answers stand, nothing is sent.
 
     Args:
-        manifest: Of the bundle.
+        bundle: Gives classes, preprocessing and exit rule.
         model: A loaded end model.
         photos: A folder of photos; without one frames are made up.
         frames: At most so many.
@@ -42,6 +43,7 @@ def run_pipeline(
         EdgeKitError: Photos or engine fail.
     """
     inner: Source
+    manifest = bundle.manifest
     if photos is None:
         inner, kind = MemorySource(_noise(manifest, frames)), "synthetic"
     else:
@@ -52,10 +54,10 @@ def run_pipeline(
             source,
             Preprocessor(manifest.preprocessing),
             model,
-            manifest.exit,
+            bundle.rule,
             classes=manifest.classes,
             wire_id=manifest.wire_id,
-            cut=model.file.cut or 0,
+            cut=bundle.index,
             sink=JsonLines(nothing),
         )
         source.device = device

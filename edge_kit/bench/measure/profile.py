@@ -13,7 +13,7 @@ import numpy as np
 
 from edge_kit.bench.measure.measurement import Layer
 from edge_kit.bundle import Bundle
-from edge_kit.bundle.manifest import EngineFile
+from edge_kit.bundle.split import EngineFile
 from edge_kit.engines.onnx import OnnxEngine
 from edge_kit.errors import EngineError
 

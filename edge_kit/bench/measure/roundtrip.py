@@ -17,7 +17,7 @@ import numpy as np
 from edge_kit.bench.measure.latency import Latency
 from edge_kit.bundle import Bundle
 from edge_kit.bundle.labelled_photos import read_reference
-from edge_kit.engines.selftest import SELFTEST
+from edge_kit.bundle.selftest import sample_pixels
 from edge_kit.errors import LinkError, MissingExtraError
 from edge_kit.host.json_process import Child, command
 from edge_kit.link.address import BrokerAddress
@@ -160,7 +160,8 @@ def measure_round_trip(
         folder = Path(name)
         source = photos or _lay_out(bundle, folder / "photos", frames)
         arguments = [
-            "run", str(bundle.root), "--source", str(source), "--fps", f"{fps:g}",
+            "run", str(bundle.root), "--split", bundle.split.name,
+            "--source", str(source), "--fps", f"{fps:g}",
             "--engine", engine, "--threads", str(threads), "--threshold", "-1", "--broker", broker,
             "--device-id", device_id, "--spool", str(folder / "spool.db"), "--limit", str(frames),
             "--linger", f"{linger_s:g}", "--json", *options,
@@ -209,13 +210,7 @@ def _write_pixels(bundle: Bundle, folder: Path, frames: int) -> Path:
         from PIL import Image
     except ImportError:
         raise MissingExtraError("Pillow", "photos", "measuring the round trip") from None
-    rule = bundle.manifest.preprocessing
-    if SELFTEST in bundle.manifest.files:
-        with np.load(bundle.root / SELFTEST, allow_pickle=False) as arrays:
-            pixels = arrays["pixels"]
-    else:
-        shape = (4, rule.height, rule.width, 3)
-        pixels = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+    pixels = sample_pixels(bundle)
     folder.mkdir()
     for index in range(frames):
         Image.fromarray(pixels[index % len(pixels)]).save(folder / f"{index:06}.png")

@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_kit.bundle.manifest import EngineFile
+from edge_kit.bundle.split import EngineFile
 from edge_kit.engines.end import EndModel, EndOutput
 from edge_kit.engines.engine import Engine
 from edge_kit.errors import EngineError

@@ -12,7 +12,7 @@ from pathlib import Path
 from edge_kit.bench.conditions.conditions import Watch
 from edge_kit.bench.measure.measurement import Configuration, Measurement
 from edge_kit.bundle import Bundle
-from edge_kit.bundle.manifest import EngineFile
+from edge_kit.bundle.split import EngineFile
 from edge_kit.engines.load import PACKAGES, missing_extra
 from edge_kit.engines.probe import describe_death
 from edge_kit.errors import EngineError, SourceError
@@ -107,7 +107,7 @@ def measure_in_child(
 
 
 def _command(bundle: Bundle, file: EngineFile, threads: int, effort: Effort) -> list[str]:
-    what = [str(bundle.root), file.path, f"--threads={threads}"]
+    what = [str(bundle.root), file.path, f"--split={bundle.split.name}", f"--threads={threads}"]
     return [sys.executable, "-P", "-m", "edge_kit.bench.measure.child", *what, *effort.arguments()]
 
 

@@ -24,14 +24,15 @@ from edge_kit.bench.measure.trial import measure_in_child
 from edge_kit.bench.plan import default_threads
 from edge_kit.bench.report.card import HEAD, card, table
 from edge_kit.bench.report.page import page
-from edge_kit.bundle import MANIFEST, Bundle, sha256_file
-from edge_kit.bundle.manifest import EngineFile, Preprocessing
+from edge_kit.bundle.manifest import Preprocessing, StoredFile
+from edge_kit.bundle.selftest import SELFTEST
+from edge_kit.bundle.split import EngineFile
 from edge_kit.engines.end import EndOutput
 from edge_kit.engines.engine import FakeEngine
-from edge_kit.engines.selftest import SELFTEST
 from edge_kit.errors import EngineError, SourceError, UsageError
 from edge_kit.tensors import TensorSpec
 from edge_kit.wire import Topics
+from tests.support.tiny import write_manifest
 from tests.support.tiny_tflite import make_bundle_with_both
 from tests.system.test_docs import keys
 
@@ -151,9 +152,10 @@ def test_the_reference_photos_are_compared_with_the_export(tmp_path):
     path = bundle.root / SELFTEST
     # The last one is red, whatever the export says.
     np.savez(path, pixels=colours, **{f"{file.path}:labels": np.array([0, 1, 2, 1])})
-    manifest = replace(bundle.manifest, files={SELFTEST: sha256_file(path)})
-    (bundle.root / MANIFEST).write_text(json.dumps(manifest.to_json()))
-    found = measure_in_child(Bundle.open(bundle.root), file, 1, QUICK, watch=quiet)
+    bundle = write_manifest(
+        bundle.root, replace(bundle.manifest, files={SELFTEST: StoredFile.of(path)})
+    )
+    found = measure_in_child(bundle, file, 1, QUICK, watch=quiet)
     assert found.error == ""
     assert (found.reference.right, found.reference.total) == (3, 4)
 
@@ -162,7 +164,7 @@ class Still:
     """An end model that answers without looking."""
 
     feature_spec = TensorSpec("features", (1, 1, 1), "NCHW", "int8")
-    file = EngineFile("a.onnx", "end", "onnx", "any", "", 0, 0, (), ())
+    file = EngineFile("a.onnx", "end", "onnx", "any", "", 0, (), ())
 
     def __init__(self):
         self.shapes = set()
@@ -178,7 +180,7 @@ def test_a_board_without_opencv_still_has_a_pipeline(both, monkeypatch, size, wi
         monkeypatch.setitem(sys.modules, "cv2", None)
     manifest = replace(both.manifest, preprocessing=Preprocessing(size, size))
     model = Still()
-    found = run_pipeline(manifest, model, None, 7, 20.0)
+    found = run_pipeline(replace(both, manifest=manifest), model, None, 7, 20.0)
     assert (found.frames, found.source) == (7, "synthetic")
     assert model.shapes == {(size, size, 3)}
 
@@ -309,7 +311,7 @@ def test_a_whole_model_takes_pixels_as_floats():
         seen.append(tensors["image"].copy())
         return {"logits": np.array([[1.0, 3.0]], np.float32)}
 
-    file = EngineFile("full.onnx", "full", "onnx", "any", "", 0, None, (image,), (logits,))
+    file = EngineFile("full.onnx", "full", "onnx", "any", "", 0, (image,), (logits,))
     model = WholeModel(FakeEngine({"image": image}, {"logits": logits}, call), file)
     pixels = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
     assert list(model.infer(pixels).logits) == [1.0, 3.0]

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_kit.bundle.manifest import SCHEMA, Cut, EngineFile, Manifest, Preprocessing
+from edge_kit.bundle.manifest import SCHEMA, Manifest, Preprocessing, StoredFile
+from edge_kit.bundle.split import Costs, EngineFile, Split
 from edge_kit.errors import BundleError
 from edge_kit.exits import CurvePoint, ExitRule
 from edge_kit.tensors import TensorSpec
@@ -19,15 +20,23 @@ IMAGE = TensorSpec("image", (3, 8, 8), "NCHW", "uint8")
 FEATURES = TensorSpec("features", (2, 4, 4), "NCHW", "int8", 0.5, 0)
 LOGITS = TensorSpec("logits", (2,), "NC", "float32")
 END = EngineFile(
-    "end/any.onnx", "end", "onnx", "any", "0" * 64, 10, 0, (IMAGE,), (FEATURES, LOGITS),
+    "end/any.onnx", "end", "onnx", "any", "0" * 64, 10, (IMAGE,), (FEATURES, LOGITS),
     {"onnx_ir": 8, "opset": 17}, {"ms": 3.5},
 )  # fmt: skip
-FULL = EngineFile("cloud/full.onnx", "full", "onnx", "any", "1" * 64, 20, None, (IMAGE,), (LOGITS,))
+TAIL = EngineFile("cloud/t.onnx", "tail", "onnx", "any", "2" * 64, 5, (FEATURES,), (LOGITS,))
+FULL = EngineFile("cloud/full.onnx", "full", "onnx", "any", "1" * 64, 20, (IMAGE,), (LOGITS,))
+SPLIT = Split(
+    "blocks.7", FEATURES, 0.4, (END,), TAIL, ExitRule(0.5, 1.25),
+    (CurvePoint(0.0, 0.1, 0.9, 400.0),), Costs(device_macs=7),
+)  # fmt: skip
 MANIFEST = Manifest(
     "tiny", ("cat", "dog"), Preprocessing(8, 8, mean=(127.0,) * 3, std=(128.0,) * 3),
-    (Cut("blocks.7", FEATURES, 0.4),), (END, FULL), ExitRule(0.5, 1.25),
-    (CurvePoint(0.0, 0.1, 0.9, 400.0),), {"labels.txt": "2" * 64}, {"top1": 0.9},
+    (SPLIT,), (FULL,), {"labels.txt": StoredFile("2" * 64, 7)}, {"top1": 0.9},
 )  # fmt: skip
+
+
+def having(**changes) -> Manifest:
+    return replace(MANIFEST, splits=(replace(SPLIT, **changes),))
 
 
 def changed(*path, to) -> dict:
@@ -50,8 +59,8 @@ def test_a_manifest_round_trips_through_json_text():
 def test_unknown_keys_of_a_later_writer_are_ignored():
     data = MANIFEST.to_json()
     data["later"] = 1
-    data["engines"][0]["later"] = 1
-    data["cuts"][0]["features"]["later"] = 1
+    data["splits"][0]["end"][0]["later"] = 1
+    data["splits"][0]["features"]["later"] = 1
     assert Manifest.from_json(data) == MANIFEST
 
 
@@ -64,11 +73,12 @@ def test_the_wire_id_is_the_start_of_the_model_hash():
     "other",
     [
         replace(MANIFEST, name="other name"),
-        replace(MANIFEST, exit=ExitRule(0.1)),
-        replace(MANIFEST, curve=()),
+        having(exit=ExitRule(0.1)),
+        having(curve=()),
+        having(costs=Costs()),
         replace(MANIFEST, figures={}),
-        replace(MANIFEST, engines=(FULL, END)),
-        replace(MANIFEST, engines=(replace(END, figures={}), FULL)),
+        replace(MANIFEST, schema=1),
+        having(end=(replace(END, figures={}),)),
     ],
 )
 def test_what_decides_no_answer_leaves_the_model_hash_alone(other):
@@ -80,17 +90,18 @@ def test_what_decides_no_answer_leaves_the_model_hash_alone(other):
     [
         replace(MANIFEST, classes=("dog", "cat")),
         replace(MANIFEST, preprocessing=Preprocessing(8, 8, "crop")),
-        replace(MANIFEST, cuts=(Cut("blocks.7", replace(FEATURES, scale=0.25), 0.4),)),
-        replace(MANIFEST, engines=(replace(END, sha256="f" * 64), FULL)),
-        replace(MANIFEST, engines=(replace(END, inputs=(replace(IMAGE, zero_point=1),)), FULL)),
-        replace(MANIFEST, engines=(END,)),
+        having(features=replace(FEATURES, scale=0.25)),
+        having(end=(replace(END, sha256="f" * 64),)),
+        having(end=(replace(END, inputs=(replace(IMAGE, zero_point=1),)),)),
+        having(tail=None),
+        replace(MANIFEST, full=()),
     ],
 )
 def test_what_decides_an_answer_changes_the_model_hash(other):
     assert other.model_hash != MANIFEST.model_hash
 
 
-@pytest.mark.parametrize("key", sorted(set(MANIFEST.to_json()) - {"schema", "model_hash"}))
+@pytest.mark.parametrize("key", ["name", "classes", "preprocessing", "splits", "files"])
 def test_a_missing_key_is_named(key):
     with pytest.raises(BundleError, match=key):
         Manifest.from_json(changed(key, to=...))
@@ -108,19 +119,21 @@ def test_a_missing_key_is_named(key):
         (("model_hash",), ..., "model hash"),
         (("classes",), ["only"], "two classes"),
         (("classes",), None, "classes"),
-        (("cuts",), [], "no cut"),
-        (("cuts",), {"a": 1}, "cuts"),
-        (("cuts", 0, "features", "scale"), 0, "scale"),
-        (("cuts", 0, "features", "shape"), [2, 4], "shape"),
-        (("cuts", 0, "macs_share"), ..., "macs_share"),
-        (("engines", 0, "cut"), 3, "cut 3"),
-        (("engines", 0, "size"), "large", "engines"),
+        (("splits",), [], "no split"),
+        (("splits",), {"a": 1}, "splits must be a list"),
+        (("splits",), [MANIFEST.to_json()["splits"][0]] * 2, "same name"),
+        (("splits", 0, "features", "scale"), 0, r"splits\[0\].features: scale"),
+        (("splits", 0, "features", "scale"), "x", r"splits\[0\].features.scale must be a number"),
+        (("splits", 0, "features", "shape"), [2, 4], "shape"),
+        (("splits", 0, "macs_share"), ..., "macs_share is missing"),
+        (("splits", 0, "end", 0, "path"), "other", "does not list the model file 'other'"),
+        (("splits", 0, "exit", "measure"), "margin", "margin"),
+        (("splits", 0, "exit", "temperature"), -1, "temperature"),
+        (("files", "end/any.onnx", "size"), "large", "size must be a whole number"),
         (("preprocessing", "resize"), "stretch", "stretch"),
         (("preprocessing", "colour"), "BGR", "BGR"),
         (("preprocessing", "width"), math.inf, "preprocessing"),
-        (("preprocessing", "height"), 0, "no image"),
-        (("exit", "measure"), "margin", "margin"),
-        (("exit", "temperature"), -1, "temperature"),
+        (("preprocessing", "height"), 0, "at least 1 x 1"),
         (("files",), [], "files"),
         (("figures",), 3, "figures"),
     ],
@@ -140,10 +153,11 @@ JSON = st.recursive(
     max_leaves=6,
 )
 PATHS = [
-    (), ("schema",), ("classes",), ("preprocessing",), ("preprocessing", "mean"), ("cuts",),
-    ("cuts", 0), ("cuts", 0, "features"), ("cuts", 0, "features", "shape"), ("engines",),
-    ("engines", 0, "inputs"), ("engines", 0, "requires"), ("engines", 0, "cut"), ("exit",),
-    ("curve",), ("curve", 0), ("files",), ("figures",),
+    (), ("schema",), ("classes",), ("preprocessing",), ("preprocessing", "mean"), ("splits",),
+    ("splits", 0), ("splits", 0, "features"), ("splits", 0, "features", "shape"), ("full",),
+    ("splits", 0, "end"), ("splits", 0, "end", 0), ("splits", 0, "end", 0, "requires"),
+    ("splits", 0, "tail"), ("splits", 0, "exit"), ("splits", 0, "curve"), ("splits", 0, "costs"),
+    ("files",), ("files", "end/any.onnx"), ("figures",),
 ]  # fmt: skip
 
 

@@ -69,7 +69,7 @@ def damaged(bundle: Path, out: Path, how: str) -> Path:
     [
         ("truncated", "end/any.onnx in .* is truncated or was changed"),
         ("tampered with", "end/any.onnx in .* is truncated or was changed"),
-        ("packed and truncated", "is no whole bundle file"),
+        ("packed and truncated", "is not a valid bundle file"),
     ],
 )
 def test_a_damaged_bundle_is_refused_and_the_spool_stays_as_it_was(

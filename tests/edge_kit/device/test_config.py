@@ -105,20 +105,21 @@ def test_what_a_cameras_address_says_of_its_user_is_never_shown():
 
 
 def test_a_user_without_a_home_may_still_run(monkeypatch):
-    def homeless() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.setattr(Path, "home", homeless)
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     assert resolve({"device_id": "cam"}, {}).spool == Path("/var/lib/edge-kit/cam/spool.db")
 
 
-def test_the_spool_lies_where_state_belongs():
-    for env, start in (
-        ({"STATE_DIRECTORY": "/var/lib/ek"}, "/var/lib/ek/cam/spool.db"),
-        ({"XDG_STATE_HOME": "/s"}, "/s/edge-kit/cam/spool.db"),
-        ({"HOME": "/home/x"}, "/home/x/.local/state/edge-kit/cam/spool.db"),
-    ):
-        assert str(resolve({"device_id": "cam"}, env).spool) == start
+def test_spool_is_in_the_state_folder_of_the_service_or_the_user(monkeypatch):
+    def spool(env) -> str:
+        return str(resolve({"device_id": "cam"}, env).spool)
+
+    assert spool({"STATE_DIRECTORY": "/var/lib/ek"}) == "/var/lib/ek/cam/spool.db"
+    monkeypatch.setenv("HOME", "/home/x")
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    assert spool({}) == "/home/x/.local/state/edge-kit/cam/spool.db"
+    monkeypatch.setenv("XDG_STATE_HOME", "/s")
+    assert spool({}) == "/s/edge-kit/cam/spool.db"
 
 
 def test_the_device_id_defaults_to_the_host_made_fit(monkeypatch):

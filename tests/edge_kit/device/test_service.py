@@ -48,12 +48,11 @@ def test_what_is_missing_gets_a_sentence(tiny_bundle, photo, tmp_path):
 
 
 def test_the_threshold_is_the_bundles_or_the_users_or_from_the_curve(tiny_bundle):
-    manifest = tiny_bundle.manifest
-    assert choose_rule(manifest, None, None) == manifest.exit
-    assert choose_rule(manifest, -1.0, None).threshold == -1.0
+    assert choose_rule(tiny_bundle, None, None) == tiny_bundle.split.exit
+    assert choose_rule(tiny_bundle, -1.0, None).threshold == -1.0
     # The tiny bundle's curve answers a share of T on the device.
-    assert choose_rule(manifest, None, 0.3).threshold == pytest.approx(0.7)
+    assert choose_rule(tiny_bundle, None, 0.3).threshold == pytest.approx(0.7)
     with pytest.raises(UsageError, match="not both"):
-        choose_rule(manifest, 0.1, 0.3)
+        choose_rule(tiny_bundle, 0.1, 0.3)
     with pytest.raises(UsageError, match="lies outside 0 to 1"):
-        choose_rule(manifest, None, 7.0)
+        choose_rule(tiny_bundle, None, 7.0)

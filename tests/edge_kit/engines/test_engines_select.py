@@ -9,15 +9,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edge_kit.bundle import MANIFEST, Bundle, sha256_file
+from edge_kit.bundle.manifest import StoredFile
+from edge_kit.bundle.selftest import SELFTEST
 from edge_kit.engines import probe as probe_module
 from edge_kit.engines.probe import ProbeResult, probe
 from edge_kit.engines.select import open_end_model, open_tail
-from edge_kit.engines.selftest import SELFTEST
 from edge_kit.engines.trials import TrialCache
 from edge_kit.errors import BundleError, EngineError, MissingExtraError
 from tests.support import tiny, tiny_tflite
-from tests.support.tiny import make_bundle
+from tests.support.tiny import make_bundle, with_split, write_manifest
 
 
 @pytest.fixture
@@ -58,9 +58,8 @@ def with_selftest(bundle, labels):
         pixels=pixels,
         **{f"{f.path}:labels": np.array(labels, np.int64) for f in bundle.end_files()},
     )
-    manifest = replace(bundle.manifest, files={SELFTEST: sha256_file(path)})
-    (bundle.root / MANIFEST).write_text(json.dumps(manifest.to_json()))
-    return Bundle.open(bundle.root)
+    manifest = replace(bundle.manifest, files={SELFTEST: StoredFile.of(path)})
+    return write_manifest(bundle.root, manifest)
 
 
 def test_probe_compares_answers_with_those_of_the_export(bundle):
@@ -83,9 +82,8 @@ def test_references_that_cannot_be_read_are_a_sentence(bundle):
     path = bundle.root / SELFTEST
     path.parent.mkdir()
     path.write_bytes(b"no npz")
-    manifest = replace(bundle.manifest, files={SELFTEST: sha256_file(path)})
-    (bundle.root / MANIFEST).write_text(json.dumps(manifest.to_json()))
-    result = probe(Bundle.open(bundle.root), bundle.end_files()[0], 1)
+    manifest = replace(bundle.manifest, files={SELFTEST: StoredFile.of(path)})
+    result = probe(write_manifest(bundle.root, manifest), bundle.end_files()[0], 1)
     assert not result.ok
     assert "cannot be read" in result.error
 
@@ -144,7 +142,7 @@ def test_the_childs_answer_is_found_among_other_lines(bundle):
 
 def test_the_child_answers_for_a_file_that_is_not_there(bundle, capsys):
     assert probe_module._main([str(bundle.root), "end/none.onnx", "1", "--json"]) == 1
-    assert "no file end/none.onnx" in json.loads(capsys.readouterr().out)["error"]
+    assert "no model file end/none.onnx" in json.loads(capsys.readouterr().out)["error"]
 
 
 @pytest.mark.parametrize("fast", ["onnx", "tflite"])
@@ -197,10 +195,8 @@ def test_no_end_model_for_this_architecture(bundle, cache, monkeypatch):
     monkeypatch.setattr("platform.machine", lambda: "riscv64")
     # 'any' fits everywhere, so only a bundle without such a file refuses
     assert len(bundle.end_files()) == 2
-    rest = tuple(f for f in bundle.manifest.engines if f.role != "end")
-    bundle = replace(bundle, manifest=replace(bundle.manifest, engines=rest))
     with pytest.raises(BundleError, match="riscv64"):
-        open_end_model(bundle, cache=cache)
+        open_end_model(with_split(bundle, end=()), cache=cache)
 
 
 def without(monkeypatch, *packages: str) -> None:

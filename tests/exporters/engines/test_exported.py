@@ -57,7 +57,6 @@ def write(tmp_path, model: nn.Module, *, role: str, given: TensorSpec, made: Ten
         role=role,
         engine="onnx",
         arch="any",
-        cut=0,
         inputs=(given,),
         outputs=(made,),
         requires={"opset": 17},

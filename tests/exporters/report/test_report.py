@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from edge_kit.bundle.manifest import EngineFile
+from edge_kit.bundle.split import EngineFile
 from edge_kit.exits import CurvePoint, ExitRule
 from edge_kit.tensors import TensorSpec
 from edge_kit.wire import FeatureHeader, FeatureMessage
@@ -90,7 +90,7 @@ def test_reliability_calibration_error_of_calibrated_and_overconfident_model():
 
 
 def report(**changes) -> ExportReport:
-    entry = EngineFile("end/x.onnx", "end", "onnx", "any", "0" * 64, 1234, 0, (), ())
+    entry = EngineFile("end/x.onnx", "end", "onnx", "any", "0" * 64, 1234, (), ())
     settings = {
         "title": "toy <model>",
         "classes": ("a", "b", "c"),
