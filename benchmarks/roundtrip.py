@@ -21,7 +21,8 @@ from typing import Any
 
 from cloud_kit.broker.launch import broker_process
 from edge_kit.errors import EdgeKitError
-from edge_kit.host.json_process import Child, command
+from edge_kit.host.child_process import module_command
+from edge_kit.host.json_process import Child
 from edge_kit.link import Connected, Delivery, Subscription
 from edge_kit.link.mqtt import BrokerAddress, MqttLink
 from edge_kit.wire import Refusal, ResultMessage, Topics
@@ -50,9 +51,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         try:
             if not isinstance(listener.events.get(timeout=TIMEOUT_S), Connected):
                 raise EdgeKitError("the listener could not connect")
-            with Child("the worker", command("cloud_kit.cli", *work), directory / "w.log") as cloud:
+            with Child(
+                "the worker", module_command("cloud_kit.cli", *work), directory / "w.log"
+            ) as cloud:
                 cloud.wait_for("connected", TIMEOUT_S)
-                run = command("edge_kit.cli", *play)
+                run = module_command("edge_kit.cli", *play)
                 with Child("the device", run, directory / "d.log") as device:
                     lines = list(device.events(TIMEOUT_S))
         finally:

@@ -30,7 +30,8 @@ import numpy as np
 from cloud_kit.broker.launch import broker_process
 from edge_kit.bundle import Bundle
 from edge_kit.errors import EdgeKitError
-from edge_kit.host.json_process import Child, command
+from edge_kit.host.child_process import module_command
+from edge_kit.host.json_process import Child
 from edge_kit.link import Connected, Published
 from edge_kit.link.mqtt import BrokerAddress, MqttLink
 from edge_kit.wire import FeatureHeader, FeatureMessage, ResultMessage, Topics
@@ -177,7 +178,7 @@ def measure(bundle: Bundle, path: Path, options: argparse.Namespace) -> dict[str
         arguments += ["--batch", str(options.batch), "--threads", str(options.threads)]
         arguments += ["--wait-ms", str(options.wait_ms), "--report-s", "3600"]
         log = Path(directory) / "worker.log"
-        with Child("the worker", command("cloud_kit.cli", *arguments), log) as worker:
+        with Child("the worker", module_command("cloud_kit.cli", *arguments), log) as worker:
             worker.wait_for("connected", TIMEOUT_S)
             address = BrokerAddress.parse(broker.url)
             link = MqttLink(address, "bench")

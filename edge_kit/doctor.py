@@ -10,7 +10,6 @@ import importlib.util
 import os
 import queue
 import shutil
-import subprocess
 import sys
 import time
 import uuid
@@ -22,10 +21,11 @@ from typing import Any
 from edge_kit.bundle import Bundle, machine_arch
 from edge_kit.bundle.labelled_photos import read_reference
 from edge_kit.engines.load import PACKAGES
-from edge_kit.engines.probe import describe_death, probe
+from edge_kit.engines.probe import probe
 from edge_kit.engines.select import Trial
 from edge_kit.errors import BundleError
 from edge_kit.host.board import Board, clock_synchronised, default_threads, read_board
+from edge_kit.host.child_process import ChildError, ask_child
 from edge_kit.host.clock import CLOCK_FLOOR, ClockWait
 from edge_kit.link.address import BrokerAddress
 from edge_kit.link.link import Connected, Disconnected, Link
@@ -153,7 +153,7 @@ def _engine(engine: str, run: Callable[[str], str]) -> Check:
         problem = run(module)
         if not problem:
             return Check(f"engine {engine}", True, f"{package} {_version(package)}")
-        problems.append(f"{package} {_version(package)} {problem}")
+        problems.append(f"{package} {_version(package)}: {problem}")
     if problems:
         hint = "install a build for this CPU and this Python; tflite-runtime needs numpy below 2"
         return Check(f"engine {engine}", None, "; ".join(problems), hint)
@@ -173,21 +173,12 @@ def _version(package: str) -> str:
 
 
 def _import_problem(module: str) -> str:
+    """Import a module in a child; return why it cannot be used, empty when it can."""
+    code = f"import {module}; from edge_kit.host.child_process import answer_parent; "
     try:
-        child = subprocess.run(
-            [sys.executable, "-c", f"import {module}"],
-            capture_output=True,
-            timeout=_IMPORT_TIMEOUT_S,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-    except subprocess.TimeoutExpired:
-        return f"is not imported within {_IMPORT_TIMEOUT_S:.0f} s"
-    if child.returncode < 0:
-        return describe_death(-child.returncode)
-    if child.returncode:
-        lines = child.stderr.decode(errors="replace").strip().splitlines()
-        return f"cannot be imported ({lines[-1] if lines else 'no reason given'})"
+        ask_child([sys.executable, "-c", code + "answer_parent(str)"], module, _IMPORT_TIMEOUT_S)
+    except ChildError as error:
+        return error.what
     return ""
 
 

@@ -14,7 +14,8 @@ from edge_kit.bundle import Bundle
 from edge_kit.demo.comparison import Reference, second_pass
 from edge_kit.demo.figures import Answer, Figures
 from edge_kit.errors import SourceError
-from edge_kit.host.json_process import Child, command
+from edge_kit.host.child_process import module_command
+from edge_kit.host.json_process import Child
 from edge_kit.sources.labelled import LabelledPhoto, lay_out, list_photos, pick
 
 __all__ = ["DemoConfig", "Progress", "run_demo"]
@@ -114,7 +115,7 @@ def _play(config: DemoConfig, work: Path, total: int, on_progress: Progress) -> 
 
         def start(title: str, name: str, *arguments: str) -> Child:
             log = work / f"{title.split()[-1]}.log"
-            return children.enter_context(Child(title, command(name, *arguments), log, env))
+            return children.enter_context(Child(title, module_command(name, *arguments), log, env))
 
         on_progress("starting the broker", 0, total)
         broker = start("the broker", "cloud_kit.cli", "broker", "--port", "0", "--json")

@@ -7,14 +7,12 @@ catches that.
 from __future__ import annotations
 
 import argparse
-import json
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -24,22 +22,14 @@ from edge_kit.engines.end import EndModel
 from edge_kit.engines.engine import Engine
 from edge_kit.engines.load import PACKAGES, load_engine
 from edge_kit.engines.selftest import self_test
-from edge_kit.errors import EdgeKitError
+from edge_kit.host.child_process import ChildError, answer_parent, ask_child, module_command
 
-__all__ = ["ProbeResult", "describe_death", "probe"]
+__all__ = ["ProbeResult", "probe"]
 
 _CALLS = 20
 _TIMEOUT_S = 120.0
 # Enough for one undisturbed call; a slow board needs not make them all.
 _BUDGET_S = 5.0
-
-_SIGNALS = {
-    signal.SIGILL: "dies with an illegal instruction on this CPU",
-    signal.SIGSEGV: "crashes on this machine (segmentation fault)",
-    signal.SIGBUS: "crashes on this machine (bus error)",
-    signal.SIGABRT: "gives up on this machine (abort)",
-    signal.SIGKILL: "was killed, probably for want of memory",
-}
 
 
 @dataclass(frozen=True)
@@ -78,67 +68,13 @@ def probe(
         command: Gives the child's command line; injected by tests.
         timeout_s: When to give up.
     """
-    argv = (
-        command()
-        if command
-        else [
-            sys.executable,
-            "-m",
-            __name__,
-            str(bundle.root),
-            file.path,
-            str(threads),
-            "--json",
-            "--split",
-            bundle.split.name,
-        ]
-    )
-    package = PACKAGES.get(file.engine, file.engine)
+    given = [str(bundle.root), bundle.split.name, file.path, str(threads)]
+    arguments = command() if command else module_command(__name__, *given)
     try:
-        child = subprocess.run(
-            argv, capture_output=True, timeout=timeout_s, check=False, stdin=subprocess.DEVNULL
-        )
-    except subprocess.TimeoutExpired:
-        return ProbeResult(False, error=f"{package} gave no answer within {timeout_s:.0f} s")
-    except OSError as error:
-        return ProbeResult(False, error=f"the trial of {package} cannot start ({error.strerror})")
-    if child.returncode < 0:
-        return ProbeResult(False, error=f"the {package} wheel {describe_death(-child.returncode)}")
-    return _answer(child.stdout) or ProbeResult(
-        False,
-        error=f"the trial of {package} failed with status {child.returncode}{_tail(child.stderr)}",
-    )
-
-
-def describe_death(number: int) -> str:
-    """Return what a child's fatal signal means, as the end of a sentence."""
-    try:
-        known = signal.Signals(number)
-    except ValueError:
-        return f"was ended by signal {number}"
-    return _SIGNALS.get(known, f"was ended by {known.name}")
-
-
-def _answer(stdout: bytes) -> ProbeResult | None:
-    """Read the child's last line; runtimes may have written before it."""
-    for line in reversed(stdout.decode(errors="replace").splitlines()):
-        try:
-            data = json.loads(line)
-            return ProbeResult(
-                bool(data["ok"]),
-                float(data["seconds_best"]),
-                str(data["error"]),
-                int(data.get("agree", 0)),
-                int(data.get("total", 0)),
-            )
-        except (ValueError, KeyError, TypeError):
-            continue
-    return None
-
-
-def _tail(stderr: bytes) -> str:
-    lines = stderr.decode(errors="replace").strip().splitlines()
-    return f" ({lines[-1][:300]})" if lines else ""
+        answer = ask_child(arguments, PACKAGES.get(file.engine, file.engine), timeout_s)
+    except ChildError as error:
+        return ProbeResult(False, error=str(error))
+    return ProbeResult(**answer)
 
 
 def _measure(engine: Engine, calls: int = _CALLS) -> float:
@@ -180,23 +116,19 @@ def _try(bundle: Bundle, file: EngineFile, threads: int) -> ProbeResult:
 
 
 def _main(argv: Sequence[str] | None = None) -> int:
-    """Be the child: try one file and print a line of JSON."""
+    """Be the child: try one file."""
     parser = argparse.ArgumentParser(prog="edge_kit.engines.probe")
     parser.add_argument("bundle", type=Path)
+    parser.add_argument("split")
     parser.add_argument("file")
     parser.add_argument("threads", type=int)
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--split")
     args = parser.parse_args(argv)
-    result = ProbeResult(False)
-    try:
+
+    def answer() -> dict[str, Any]:
         bundle = Bundle.open(args.bundle, split=args.split)
-        result = _try(bundle, bundle.model_file(args.file), args.threads)
-    except EdgeKitError as error:
-        result = ProbeResult(False, error=str(error))
-    line = json.dumps(asdict(result)) if args.json else str(result)
-    sys.stdout.write("\n" + line + "\n")
-    return 0 if result.ok else 1
+        return asdict(_try(bundle, bundle.model_file(args.file), args.threads))
+
+    return answer_parent(answer)
 
 
 if __name__ == "__main__":

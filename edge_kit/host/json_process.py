@@ -6,7 +6,6 @@ import contextlib
 import json
 import queue
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -14,31 +13,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from edge_kit.errors import EdgeKitError
-from edge_kit.host.child_process import end_with_parent
+from edge_kit.host.child_process import ChildError, end_with_parent, last_words
 
-__all__ = ["Child", "ChildError", "command"]
+__all__ = ["Child"]
 
 STOP_TIMEOUT_S = 15.0
-
-
-class ChildError(EdgeKitError):
-    """A child process that ended, or stayed silent, when it should have spoken.
-
-    Args:
-        what: What happened.
-        code: The exit code of the child, kept as ours; 1 when it had none.
-    """
-
-    def __init__(self, what: str, code: int = 1) -> None:
-        super().__init__(what)
-        self.exit_code = code  # type: ignore[misc]
-
-
-def command(module: str, *arguments: str) -> list[str]:
-    """Return how to run the ``main`` of a module with this very interpreter."""
-    code = f"import sys; from {module} import main; sys.exit(main())"
-    return [sys.executable, "-P", "-c", code, *arguments]
 
 
 class Child:
@@ -149,8 +128,7 @@ class Child:
         self._events.put(None)
 
     def _last_words(self) -> str:
-        lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        return lines[-1] if lines else "it gave no reason"
+        return last_words(self._log.read_bytes())
 
 
 def _own_code(code: int) -> int:

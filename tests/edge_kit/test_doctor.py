@@ -3,8 +3,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import signal
-import subprocess
 
 import pytest
 from click.testing import CliRunner
@@ -143,12 +141,9 @@ def test_imports_are_tried_in_a_process_of_their_own(code, words):
     assert problem == "" if not words else words in problem
 
 
-def test_an_import_that_hangs_is_given_up(monkeypatch):
-    def run(*args, **more):
-        raise subprocess.TimeoutExpired(args[0], more["timeout"])
-
-    monkeypatch.setattr(subprocess, "run", run)
-    assert "within 60 s" in doctor_module._import_problem("json")
+def test_import_that_hangs_is_given_up(monkeypatch):
+    monkeypatch.setattr("edge_kit.doctor._IMPORT_TIMEOUT_S", 0.1)
+    assert "within 0 s" in doctor_module._import_problem("json")
 
 
 # the bundle
@@ -389,8 +384,3 @@ def test_through_the_command_edge_kit(tmp_path, capsys, monkeypatch):
     assert "there is no bundle at" in capsys.readouterr().out
     assert run_group(cli, "edge-kit", ["doctor", "--broker", "ftp://x"]) == 2
     assert "edge-kit: error: broker scheme 'ftp'" in capsys.readouterr().err
-
-
-def test_signal_names_are_those_of_the_platform():
-    assert "illegal" in doctor_module.describe_death(signal.SIGILL)
-    assert "signal 250" in doctor_module.describe_death(250)

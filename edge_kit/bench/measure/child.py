@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.metadata
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -30,7 +29,8 @@ from edge_kit.engines.end import EndModel
 from edge_kit.engines.load import load_engine
 from edge_kit.engines.selftest import self_test
 from edge_kit.engines.tflite import INTERPRETERS
-from edge_kit.errors import EdgeKitError, EngineError
+from edge_kit.errors import EngineError
+from edge_kit.host.child_process import answer_parent
 
 __all__ = ["measure"]
 
@@ -147,17 +147,14 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _main(argv: Sequence[str] | None = None) -> int:
-    """Be the child: measure, and write one line of JSON."""
+    """Be the child: measure one configuration."""
     args = _parser().parse_args(argv)
-    answer: dict[str, Any]
-    try:
+
+    def answer() -> dict[str, Any]:
         bundle = Bundle.open(args.bundle, split=args.split)
-        file = bundle.model_file(args.file)
-        answer = {"measurement": measure(bundle, file, args).to_json()}
-    except EdgeKitError as error:
-        answer = {"error": str(error), "code": error.exit_code}
-    sys.stdout.write("\n" + json.dumps(answer) + "\n")
-    return 0 if "measurement" in answer else int(answer["code"])
+        return measure(bundle, bundle.model_file(args.file), args).to_json()
+
+    return answer_parent(answer)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,8 @@ from edge_kit.bundle import Bundle
 from edge_kit.bundle.labelled_photos import read_reference
 from edge_kit.bundle.selftest import sample_pixels
 from edge_kit.errors import LinkError, MissingExtraError
-from edge_kit.host.json_process import Child, command
+from edge_kit.host.child_process import module_command
+from edge_kit.host.json_process import Child
 from edge_kit.link.address import BrokerAddress
 from edge_kit.link.link import Disconnected
 from edge_kit.link.mqtt import MqttLink
@@ -168,7 +169,10 @@ def measure_round_trip(
         ]  # fmt: skip
         log = folder / "device.log"
         with Child(
-            "the device", command("edge_kit.cli", *arguments), log, dict(device_environment())
+            "the device",
+            module_command("edge_kit.cli", *arguments),
+            log,
+            dict(device_environment()),
         ) as child:
             lines = list(child.events(SILENCE_S + linger_s))
     return summarize(lines, broker, engine, threads)

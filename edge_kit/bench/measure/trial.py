@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,9 +11,8 @@ from edge_kit.bench.measure.measurement import Configuration, Measurement
 from edge_kit.bundle import Bundle
 from edge_kit.bundle.split import EngineFile
 from edge_kit.engines.load import PACKAGES, missing_extra
-from edge_kit.engines.probe import describe_death
-from edge_kit.errors import EngineError, SourceError
-from edge_kit.host.child_process import end_with_parent
+from edge_kit.errors import SourceError
+from edge_kit.host.child_process import ChildError, ask_child, module_command
 
 __all__ = ["Effort", "measure_in_child"]
 
@@ -108,49 +104,14 @@ def measure_in_child(
 
 def _command(bundle: Bundle, file: EngineFile, threads: int, effort: Effort) -> list[str]:
     what = [str(bundle.root), file.path, f"--split={bundle.split.name}", f"--threads={threads}"]
-    return [sys.executable, "-P", "-m", "edge_kit.bench.measure.child", *what, *effort.arguments()]
+    return module_command("edge_kit.bench.measure.child", *what, *effort.arguments())
 
 
 def _run(argv: Sequence[str], configuration: Configuration, timeout_s: float) -> Measurement:
     package = PACKAGES.get(configuration.engine, configuration.engine)
     try:
-        child = subprocess.run(
-            argv,
-            capture_output=True,
-            check=False,
-            timeout=timeout_s,
-            stdin=subprocess.DEVNULL,
-            preexec_fn=end_with_parent(),
-        )
-    except subprocess.TimeoutExpired:
-        return Measurement(configuration, error=f"{package} gave no answer in {timeout_s:.0f} s")
-    except OSError as error:
-        raise EngineError(f"no process can be started to measure ({error.strerror})") from None
-    if child.returncode < 0:
-        death = describe_death(-child.returncode)
-        return Measurement(configuration, error=f"the process with {package} {death}")
-    return _answer(child.stdout, configuration) or Measurement(
-        configuration,
-        error=f"measuring {package} failed with status {child.returncode}{_tail(child.stderr)}",
-    )
-
-
-def _answer(stdout: bytes, configuration: Configuration) -> Measurement | None:
-    """Read the child's last line; runtimes may have written before it."""
-    for line in reversed(stdout.decode(errors="replace").splitlines()):
-        try:
-            data = json.loads(line)
-            if "measurement" in data:
-                return Measurement.from_json(data["measurement"])
-            error, code = str(data["error"]), int(data["code"])
-        except (ValueError, KeyError, TypeError):
-            continue
-        if code == SourceError.exit_code:
-            raise SourceError(error)
-        return Measurement(configuration, error=error)
-    return None
-
-
-def _tail(stderr: bytes) -> str:
-    lines = stderr.decode(errors="replace").strip().splitlines()
-    return f" ({lines[-1][:300]})" if lines else ""
+        return Measurement.from_json(ask_child(argv, package, timeout_s))
+    except ChildError as error:
+        if error.exit_code == SourceError.exit_code:
+            raise SourceError(str(error)) from None
+        return Measurement(configuration, error=str(error))

@@ -222,18 +222,8 @@ def test_a_missing_report_is_said(tmp_path):
         BenchReport.read(tmp_path / "none.json")
 
 
-DIE = "import os, signal; os.kill(os.getpid(), signal.SIGILL)"
-
-
-@pytest.mark.parametrize(
-    ("code", "error"),
-    [
-        (DIE, "dies with an illegal instruction"),
-        ("import sys; sys.exit('no such wheel')", "failed with status 1 (no such wheel)"),
-        ('print(\'{"error": "the model failed", "code": 4}\')', "the model failed"),
-    ],
-)
-def test_an_engine_that_fails_leaves_its_reason(both, code, error):
+def test_an_engine_that_fails_leaves_its_reason(both):
+    code = "import sys; sys.exit('no such wheel')"
     found = measure_in_child(
         both,
         both.end_files()[0],
@@ -243,7 +233,7 @@ def test_an_engine_that_fails_leaves_its_reason(both, code, error):
         watch=quiet,
     )
     assert found.inference is None
-    assert error in found.error
+    assert "failed with status 1 (no such wheel)" in found.error
     assert found.conditions["before"]["temperature_c"] == 40.0
 
 

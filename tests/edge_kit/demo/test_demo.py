@@ -17,7 +17,8 @@ from edge_kit.demo.comparison import Reference, second_pass
 from edge_kit.demo.figures import Answer, Figures
 from edge_kit.demo.page import page
 from edge_kit.errors import SourceError
-from edge_kit.host.json_process import Child, ChildError, command
+from edge_kit.host.child_process import ChildError, module_command
+from edge_kit.host.json_process import Child
 from edge_kit.pixels.jpeg import thumbnail
 from edge_kit.sources.labelled import LabelledPhoto, lay_out, list_photos, pick
 from edge_kit.sources.photo import read_photo
@@ -252,7 +253,7 @@ def gone(pid: int) -> bool:
 
 
 def demo(*arguments: str) -> list[str]:
-    return command("edge_kit.cli", "demo", *arguments)
+    return module_command("edge_kit.cli", "demo", *arguments)
 
 
 def descendants(pid: int) -> list[int]:
