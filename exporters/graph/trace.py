@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,7 +96,7 @@ def _run_once(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
         size = " x ".join(str(s) for s in batch.shape[1:])
         raise ExportError(
             f"the model fails on an input of {size}: {blame(error)}",
-            "it must take one tensor, a batch of images" if _wants_more(model) else "check --size",
+            "it must take one tensor, a batch of images of this size; see --size",
         ) from error
     if not isinstance(logits, torch.Tensor):
         raise ExportError(
@@ -111,15 +110,6 @@ def _run_once(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
             "an export takes classifiers with at least two classes",
         )
     return logits
-
-
-def _wants_more(model: nn.Module) -> bool:
-    """Tell whether `forward` cannot be called with the images alone."""
-    try:
-        inspect.signature(model.forward).bind(None)
-    except (TypeError, ValueError):
-        return True
-    return False
 
 
 class _Tracer(fx.Tracer):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,8 +27,8 @@ __all__ = [
     "tflite_agreement",
 ]
 
-# Where the two largest probabilities are closer than this, a photo hangs between two classes, and
-# the last bit of anything tips it: that says nothing of the engine.
+# Where the two largest probabilities are closer than this, a photo is borderline: any rounding may
+# change its class, which says nothing of the engine.
 BORDERLINE_MARGIN = 0.1
 
 
@@ -51,15 +50,15 @@ class Gate:
     ok: bool | None
     sentence: str
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the form that the manifest's figures hold."""
-        return {
-            "name": self.name,
-            "measured": self.measured,
-            "budget": self.budget,
-            "ok": self.ok,
-            "sentence": self.sentence,
-        }
+    @classmethod
+    def at_least(cls, name: str, measured: float, budget: float, sentence: str) -> Gate:
+        """Pass when the figure reaches the budget."""
+        return cls(name, measured, budget, measured >= budget, sentence)
+
+    @classmethod
+    def at_most(cls, name: str, measured: float, budget: float, sentence: str) -> Gate:
+        """Pass when the figure stays within the budget, rounding aside."""
+        return cls(name, measured, budget, measured <= budget + 1e-9, sentence)
 
 
 def require(gates: Iterable[Gate]) -> None:
@@ -89,12 +88,12 @@ def int8_agreement(
         budget: Smallest allowed share.
     """
     alike = _compare(engine(pixels)["logits"], twin(pixels)["logits"])
-    return Gate(
-        f"int8 agreement, {_label(engine)}",
+    label = _label(engine)
+    return Gate.at_least(
+        f"int8 agreement, {label}",
         alike.share,
         budget,
-        alike.share >= budget,
-        f"{_label(engine)} decides like its float twin on {alike} (at least {budget:.1%} needed)",
+        f"{label} decides like its float twin on {alike} (at least {budget:.1%} needed)",
     )
 
 
@@ -116,19 +115,19 @@ def cloud_agreement(
         twin: From `export_end_float`, its features in int8 steps.
         tail: The cloud half.
         pixels: uint8 photos (N, H, W, 3).
-        budget: Smallest allowed share of the photos on which the cloud half is not torn.
+        budget: Smallest allowed share of the photos that are not borderline for the cloud half.
     """
     (spec,) = tail.entry.inputs
     steps = np.rint(twin(pixels)["features"] / np.float32(spec.scale))
     rounded = np.clip(steps, -128, 127).astype(np.int8)
     alike = _compare(tail(engine(pixels)["features"])["logits"], tail(rounded)["logits"])
-    return Gate(
-        f"int8 features, {_label(engine)}",
+    label = _label(engine)
+    return Gate.at_least(
+        f"int8 features, {label}",
         alike.share,
         budget,
-        alike.share >= budget,
-        f"on features of {_label(engine)} the cloud half decides as on the float twin's on "
-        f"{alike} (at least {budget:.1%} needed)",
+        f"on features of {label} the cloud half decides as on the float twin's on {alike} "
+        f"(at least {budget:.1%} needed)",
     )
 
 
@@ -151,27 +150,25 @@ def int8_accuracy(
     """
     quantized = float((engine(pixels)["logits"].argmax(1) == labels).mean())
     real = float((twin(pixels)["logits"].argmax(1) == labels).mean())
-    loss = real - quantized
-    return Gate(
-        f"int8 accuracy loss, {_label(engine)}",
+    loss, label = real - quantized, _label(engine)
+    return Gate.at_most(
+        f"int8 accuracy loss, {label}",
         loss,
         budget,
-        loss <= budget + 1e-9,
-        f"{_label(engine)} has top-1 {quantized:.3f}, its float twin {real:.3f}, on "
-        f"{len(pixels)} photos (a loss of at most {budget:.3f} is allowed)",
+        f"{label} has top-1 {quantized:.3f}, its float twin {real:.3f}, on {len(pixels)} photos "
+        f"(a loss of at most {budget:.3f} is allowed)",
     )
 
 
 def int8_size(engine: Exported, twin: Exported, *, budget: float = 3.5) -> Gate:
     """Measure how many times smaller the int8 file is than its float ONNX twin."""
-    ratio = twin.entry.size / engine.entry.size
-    return Gate(
-        f"int8 size ratio, {_label(engine)}",
+    ratio, label = twin.entry.size / engine.entry.size, _label(engine)
+    return Gate.at_least(
+        f"int8 size ratio, {label}",
         ratio,
         budget,
-        ratio >= budget,
-        f"{_label(engine)} has {engine.entry.size:,} bytes, {ratio:.2f} times fewer than its "
-        f"float twin (at least {budget:g} times needed)",
+        f"{label} has {engine.entry.size:,} bytes, {ratio:.2f} times fewer than its float twin "
+        f"(at least {budget:g} times needed)",
     )
 
 
@@ -184,14 +181,13 @@ def tflite_agreement(
         tflite: From `export_end_tflite`.
         onnx: From `export_end_onnx`.
         pixels: uint8 photos (N, H, W, 3).
-        budget: Smallest allowed share of the photos on which `onnx` is not torn.
+        budget: Smallest allowed share of the photos that are not borderline for `onnx`.
     """
     alike = _compare(tflite(pixels)["logits"], onnx(pixels)["logits"])
-    return Gate(
+    return Gate.at_least(
         "TFLite against ONNX",
         alike.share,
         budget,
-        alike.share >= budget,
         f"{_label(tflite)} and {_label(onnx)} decide alike on {alike} "
         f"(at least {budget:.1%} needed)",
     )
@@ -203,10 +199,10 @@ def _label(file: Exported) -> str:
 
 
 @dataclass(frozen=True)
-class _Alike:
-    """How often two engines decide alike where the second is not torn, and on all photos.
+class _Agreement:
+    """How often two engines decide alike on photos that are not borderline for the second.
 
-    Where it is torn on every photo, all of them count.
+    Where all are borderline, all of them count.
     """
 
     share: float
@@ -223,9 +219,9 @@ class _Alike:
         )
 
 
-def _compare(given: NDArray[np.float32], expected: NDArray[np.float32]) -> _Alike:
+def _compare(given: NDArray[np.float32], expected: NDArray[np.float32]) -> _Agreement:
     alike = given.argmax(1) == expected.argmax(1)
     ranked = np.sort(softmax(expected), axis=1)
     decided = ranked[:, -1] - ranked[:, -2] >= BORDERLINE_MARGIN
     counted = alike[decided] if decided.any() else alike
-    return _Alike(float(counted.mean()), int(decided.sum()), float(alike.mean()), len(alike))
+    return _Agreement(float(counted.mean()), int(decided.sum()), float(alike.mean()), len(alike))

@@ -107,11 +107,10 @@ def split_parity(
     expected = _logits(full, inputs)
     given = _logits(nn.Sequential(trunk, tail), inputs)
     difference = _relative(given, expected)
-    return Gate(
+    return Gate.at_most(
         "split parity",
         difference,
         budget,
-        difference <= budget,
         f"trunk and tail together differ from the full model by at most {difference:.2g} of the "
         f"largest logit (allowed {budget:.2g})",
     )
@@ -131,11 +130,10 @@ def _gate(
 ) -> Gate:
     difference = _relative(given, expected)
     alike = int((given.argmax(1) == expected.argmax(1)).sum())
-    return Gate(
+    return Gate.at_most(
         name,
         difference,
         budget,
-        difference <= budget,
         f"{name}: the logits differ by at most {difference:.2g} of the largest (allowed "
         f"{budget:.2g}); {alike} of {len(given)} decisions are alike",
     )

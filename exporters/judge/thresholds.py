@@ -184,11 +184,8 @@ def fit_exit(
         max_share: Device share to stay below whatever the accuracy, 0 to 1.
 
     Raises:
-        ExportError: There are no samples, or the arrays differ in length.
+        ExportError: There are no samples.
     """
-    sizes = {len(device_logits), len(cloud_logits), len(labels), len(message_bytes)}
-    if len(sizes) != 1:
-        raise ExportError(f"the calibration arrays differ in length: {sorted(sizes)}")
     temperature = fit_temperature(device_logits, labels)
     curve = sweep(device_logits, cloud_logits, labels, message_bytes, temperature)
     cloud_accuracy = float((cloud_logits.argmax(1) == labels).mean())

@@ -9,6 +9,7 @@ import numpy as np
 
 from edge_kit.bundle.split import Costs, Split
 from edge_kit.exits import ExitRule
+from edge_kit.records import to_json
 from exporters.config import ExportConfig
 from exporters.data.photos import PhotoSet
 from exporters.engines.files import EngineFiles
@@ -42,7 +43,7 @@ def manifest_figures(
     return {
         "test": test.figures(rule),
         "calibration": calibration.figures(rule),
-        "gates": [g.to_json() for g in gates],
+        "gates": to_json(list(gates)),
         "photos": {**splits, "rule": photos.rule, "unreadable": len(photos.unreadable)},
         "export": config.to_json(),
     }

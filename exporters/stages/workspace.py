@@ -99,10 +99,10 @@ def _key(name: str, inputs: Mapping[str, Any], after: Sequence[str]) -> str:
 
 def _read_mark(folder: Path) -> dict[str, Any]:
     try:
-        mark = json.loads((folder / _MARK).read_text(encoding="utf-8"))
+        mark: dict[str, Any] = json.loads((folder / _MARK).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return mark if isinstance(mark, dict) else {}
+    return mark
 
 
 def _write_mark(folder: Path, key: str, *, done: bool) -> None:

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from edge_kit.bundle.manifest import Preprocessing
-from edge_kit.errors import ExportError
+from edge_kit.errors import ExportError, SourceError
 from edge_kit.pixels.preprocess import Preprocessor
 from edge_kit.sources.photo import read_photo
 from exporters.data.augment import augment
@@ -240,7 +240,7 @@ def test_features_of_two_processes_equal_one(task, tmp_path):
 
 def test_vanished_photo_is_named(task):
     task.photos[3].unlink()
-    with pytest.raises(ExportError, match="changed during the export"):
+    with pytest.raises(SourceError, match="no photo at"):
         compute_features(task)
 
 

@@ -140,8 +140,3 @@ def test_int8_row_of_zeros_stays_zero(tmp_path):
     out = run(path, x)
     assert np.isfinite(out).all()
     assert (out[:, 3] == 0).all()
-
-
-def test_unknown_storage_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="'int4'"):
-        compress_weights(tmp_path / "x.onnx", "int4")

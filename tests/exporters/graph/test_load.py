@@ -71,7 +71,7 @@ def test_load_model_finds_module_inside_package(tmp_path, monkeypatch):
     [
         ("x = 1\n", "build", UsageError, "has no 'build'"),
         ("x = 1\n", "x", UsageError, "neither a model nor a factory"),
-        ("def build():\n    return 3\n", "build", UsageError, "int, which is no torch"),
+        ("def build():\n    return 3\n", "build", UsageError, "int, which is not a torch"),
         (
             "def build():\n    raise OSError('gone')\n",
             "build",

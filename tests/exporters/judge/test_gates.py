@@ -16,7 +16,6 @@ from exporters.engines.onnx_export import export_end_float, export_tail  # noqa:
 from exporters.engines.onnx_quant import export_end_onnx  # noqa: E402
 from exporters.graph.halves import EndModel  # noqa: E402
 from exporters.judge.gates import (  # noqa: E402
-    Gate,
     cloud_agreement,
     int8_accuracy,
     int8_agreement,
@@ -163,17 +162,6 @@ def test_tflite_loads_of_wrong_file_says_why(int8):
     for gate in gates:
         assert gate.ok is False
         assert "cannot run the file: " in gate.sentence
-
-
-def test_gate_to_json_holds_all_fields():
-    gate = Gate("x", 0.5, 0.4, False, "x is off")
-    assert gate.to_json() == {
-        "name": "x",
-        "measured": 0.5,
-        "budget": 0.4,
-        "ok": False,
-        "sentence": "x is off",
-    }
 
 
 def test_photos_beyond_one_batch_keep_order(twin):

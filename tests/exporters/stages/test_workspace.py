@@ -68,10 +68,9 @@ def test_changed_input_redoes_dependent_stages(tmp_path):
 def test_damaged_stage_mark_redoes_stage(tmp_path):
     chain = Chain(tmp_path)
     folder = chain.run(1)
-    for damaged in ("{", "[1]"):
-        (folder / "stage.json").write_text(damaged)
-        chain.run(1)
-    assert chain.made == ["one", "two", "two", "two"]
+    (folder / "stage.json").write_text("{")
+    chain.run(1)
+    assert chain.made == ["one", "two", "two"]
 
 
 def test_full_disk_in_stage_is_named(tmp_path):
