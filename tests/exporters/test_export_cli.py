@@ -248,7 +248,7 @@ def test_out_without_folder_name_is_refused(arguments, out):
 
 def test_occupied_out_is_refused_before_work(arguments, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    assert "holds no bundle" in str(failure([*arguments, "--out", str(tmp_path)]))
+    assert "is not a bundle" in str(failure([*arguments, "--out", str(tmp_path)]))
     assert not tmp_path.with_name(tmp_path.name + ".work").exists()
 
 
