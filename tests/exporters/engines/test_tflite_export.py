@@ -25,9 +25,13 @@ from tests.support.tiny_halves import (  # noqa: E402
     PER_CHANNEL,
     SIZE,
     batch,
+    block_end,
+    levels,
+    levels_end,
     photos,
     trained,
 )
+from tests.support.tiny_nets import BLOCKS  # noqa: E402
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
 
@@ -74,6 +78,47 @@ def test_tflite_with_per_channel_normalization_agrees_with_float_twin(per_channe
     (image,) = per_channel.entry.inputs
     assert (image.scale, image.zero_point) == (1.0, -128)
     assert per_channel.entry.outputs[0].scale == float(np.float32(0.3))
+
+
+def test_tflite_accuracy_on_blobs_equals_float_accuracy(tflite):
+    with torch.no_grad():
+        _, logits = trained().end(batch(PIXELS))
+    right = float((logits.numpy().argmax(1) == LABELS).mean())
+    assert right > 0.9
+    assert float((tflite(PIXELS)["logits"].argmax(1) == LABELS).mean()) >= right - 0.02
+
+
+@pytest.mark.parametrize("kind", sorted(BLOCKS))
+def test_tflite_of_each_block_agrees_with_float_model(tmp_path, kind):
+    end, path = block_end(kind), tmp_path / "end.tflite"
+    with torch.no_grad():
+        features, logits = (x.numpy() for x in end(batch(PIXELS[:32])))
+    given = export_end_tflite(end, CALIBRATION, path)(PIXELS[:32])
+    off = np.abs(given["features"] - np.clip(np.rint(features / 0.125), -128, 127))
+    assert (off <= 1).mean() > 0.97
+    assert off.max() <= 4
+    assert np.abs(given["logits"] - logits).max() < 0.12 * np.abs(logits).max()
+    assert float_islands(path) == []
+
+
+@pytest.mark.parametrize("normalization", [((127.0,) * 3, (128.0,) * 3), PER_CHANNEL])
+def test_tflite_features_of_all_grey_levels_are_within_one_step(tmp_path, normalization):
+    end, picture = levels_end(*normalization), levels()
+    file = export_end_tflite(end, picture, tmp_path / "e.tflite", feature_scale=0.03)
+    expected = np.rint(end.normalize(batch(picture)).numpy() / np.float32(0.03))
+    off = np.abs(file(picture)["features"] - np.clip(expected, -128, 127))
+    assert off.max() <= 1
+
+
+def test_tflite_file_states_the_announced_quantization(tflite):
+    interpreter = pytest.importorskip("ai_edge_litert.interpreter")
+    runner = interpreter.Interpreter(model_path=str(tflite.source)).get_signature_runner()
+    details = {**runner.get_input_details(), **runner.get_output_details()}
+    for spec in (*tflite.entry.inputs, *tflite.entry.outputs):
+        scale, zero_point = details[spec.name]["quantization"]
+        assert (float(scale), int(zero_point)) == (spec.scale, spec.zero_point)
+        assert np.dtype(details[spec.name]["dtype"]).name == spec.dtype == "int8"
+        assert tuple(details[spec.name]["shape"]) == (1, *spec.shape)
 
 
 def test_tflite_requirements_list_schema_and_operators(tflite):
