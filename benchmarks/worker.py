@@ -37,7 +37,7 @@ from edge_kit.link.mqtt import BrokerAddress, MqttLink
 from edge_kit.wire import FeatureHeader, FeatureMessage, ResultMessage, Topics
 
 ASSETS = Path(__file__).parents[1] / "edge_kit" / "demo" / "assets"
-BUDGET = 0.8
+BUDGET = 0.9
 TIMEOUT_S = 120.0
 WINDOW = 15  # below what any broker takes unacknowledged
 

@@ -93,12 +93,13 @@ def worker(
     address = BrokerAddress.parse(
         broker, password=read_password(password_file), ca=ca, cert=cert, key=key
     )
+    threads = threads or available_cores()
     settings = Settings(
         bundles=bundles,
         broker=address,
         pool=pool,
-        threads=threads or available_cores(),
-        work=WorkerSettings(batch, wait_ms / 1e3, recent, drain_s),
+        threads=threads,
+        work=WorkerSettings(batch, wait_ms / 1e3, recent, drain_s, lanes=min(2, threads)),
         health_file=health_file,
         report_s=report_s,
         **({"name": name} if name else {}),

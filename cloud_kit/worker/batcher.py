@@ -19,7 +19,7 @@ class Batcher(Generic[_T]):
     A batch leaves when its group holds `size` jobs or when its oldest job has waited `wait_s`.
     The group whose oldest job is overdue goes before a full one, so no group starves. With
     ``wait_s`` 0 nothing waits: a batch is whatever came while the engine was busy. Any thread puts,
-    one thread takes.
+    any thread takes.
 
     Args:
         size: Most jobs of a batch, at least 1.
@@ -72,7 +72,10 @@ class Batcher(Generic[_T]):
             while True:
                 due, wait = self._next()
                 if due is not None:
-                    return self._pop(due)
+                    batch = self._pop(due)
+                    if self._queues:
+                        self._changed.notify()  # there may be a batch for another taker too
+                    return batch
                 if self._closed:
                     return []
                 self._changed.wait(wait)

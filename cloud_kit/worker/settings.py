@@ -57,8 +57,8 @@ class Settings:
 
     @property
     def receive_maximum(self) -> int:
-        """Unacknowledged messages that the broker may hand over: one batch runs, one gathers."""
-        return min(2 * self.work.batch, 65535)
+        """Unacknowledged messages that the broker may hand over: a batch a lane, and one more."""
+        return min((self.work.lanes + 1) * self.work.batch, 65535)
 
     def new_client_id(self) -> str:
         """Return an id that no other worker has."""

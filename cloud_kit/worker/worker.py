@@ -1,7 +1,7 @@
 """The worker: receive, decode, batch, infer, publish, acknowledge.
 
-Two threads. The loop consumes the link's events, admits messages and acknowledges them; the
-engine thread takes batches, runs them and publishes. Nothing runs in a network callback.
+The loop's thread consumes the link's events, admits messages and acknowledges them. Each lane is a
+thread that takes batches, runs them and publishes. Nothing runs in a network callback.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class WorkerSettings:
         wait_s: Longest that a sample waits for company, seconds; 0 never waits.
         recent: Answers remembered for resends.
         drain_s: Longest that a stopping worker takes to finish what it has, seconds.
+        lanes: Batches that may run at the same time.
         tick_s: How often `Worker.run` looks around when nothing happens, seconds.
     """
 
@@ -48,6 +49,7 @@ class WorkerSettings:
     wait_s: float = 0.002
     recent: int = 4096
     drain_s: float = 10.0
+    lanes: int = 1
     tick_s: float = 0.25
 
 
@@ -57,7 +59,7 @@ class Vitals:
 
     Attributes:
         connected: The broker's connection stands.
-        engine_s: Seconds that the running batch has been in the engine; 0 when idle.
+        engine_s: Seconds that the oldest running batch has been in the engine; 0 when idle.
         draining: It was told to stop.
     """
 
@@ -99,7 +101,7 @@ class Worker:
         self._clock = clock
         self._connected = False
         self._tick_at = 0.0
-        self._batch_since: float | None = None
+        self._batch_since: list[float | None] = [None] * self.settings.lanes
         self._failure: BaseException | None = None
         self._stop = threading.Event()
 
@@ -110,8 +112,8 @@ class Worker:
     @property
     def vitals(self) -> Vitals:
         """How it is now."""
-        since = self._batch_since
-        busy = 0.0 if since is None else self._clock() - since
+        since = [begin for begin in self._batch_since if begin is not None]
+        busy = self._clock() - min(since) if since else 0.0
         return Vitals(self._connected, busy, self._stop.is_set())
 
     def run(self) -> bool:
@@ -120,8 +122,12 @@ class Worker:
         Raises:
             LinkError: The link gave up, such as for bad credentials.
         """
-        engine = threading.Thread(target=self._infer, name="engine", daemon=True)
-        engine.start()
+        lanes = [
+            threading.Thread(target=self._infer, args=(lane,), name=f"lane-{lane}", daemon=True)
+            for lane in range(self.settings.lanes)
+        ]
+        for thread in lanes:
+            thread.start()
         self._link.start()
         try:
             while not self._stop.is_set():
@@ -129,7 +135,8 @@ class Worker:
             return self._drain()
         finally:
             self._batcher.close()
-            engine.join(ENGINE_JOIN_S)
+            for thread in lanes:
+                thread.join(ENGINE_JOIN_S)
             self._link.stop()
 
     def _step(self) -> None:
@@ -182,23 +189,23 @@ class Worker:
         answer = ResultMessage(refused.model, refused.sample, refused.refusal)
         self._replies.send(refused.delivery, refused.topics, refused.sample, answer.encode())
 
-    def _infer(self) -> None:
+    def _infer(self, lane: int) -> None:
         try:
             while jobs := self._batcher.take():
-                for job, answer in zip(jobs, self._answers(jobs), strict=True):
+                for job, answer in zip(jobs, self._answers(jobs, lane), strict=True):
                     self._replies.send(job.delivery, job.topics, job.header.sample, answer)
         except BaseException as error:
             # The loop raises it: a worker without its engine must not look alive.
             self._failure = error
 
-    def _answers(self, jobs: Sequence[Job]) -> list[bytes]:
+    def _answers(self, jobs: Sequence[Job], lane: int) -> list[bytes]:
         """Return one encoded result a job, in order; only samples not yet known are inferred."""
         known = {job.key: self._recent.get(job.key) for job in jobs}
         fresh = list({job.key: job for job in jobs if known[job.key] is None}.values())
         if fresh:
-            self._batch_since = self._clock()
+            self._batch_since[lane] = self._clock()
             results = classify(fresh)
-            self._batch_since = None
+            self._batch_since[lane] = None
             self.counters.add("batches")
             self.counters.add("inferred", len(fresh))
             self.counters.add("engine_us", results[0].engine_us)

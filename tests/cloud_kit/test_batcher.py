@@ -133,3 +133,20 @@ def test_recent_of_size_zero_remembers_nothing():
     recent: Recent[str] = Recent(0)
     recent.put("a", "A")
     assert recent.get("a") is None
+
+
+def test_take_by_two_threads_returns_two_batches_that_came_together():
+    batcher = make(size=1)
+    taken = []
+    takers = [threading.Thread(target=lambda: taken.append(batcher.take())) for _ in range(2)]
+    for taker in takers:
+        taker.start()
+    while len(batcher._changed._waiters) < 2:
+        threading.Event().wait(0.01)
+    with batcher._changed:  # no taker sees one job without the other
+        batcher.put(("a", 0))
+        batcher.put(("a", 1))
+    for taker in takers:
+        taker.join(5)
+    assert sorted(taken) == [[("a", 0)], [("a", 1)]]
+    batcher.close()

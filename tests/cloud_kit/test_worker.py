@@ -181,6 +181,19 @@ def test_batches_form_while_the_engine_is_busy():
     assert [r.batch for r in results] == [1, 4, 4, 4, 4, 1]
 
 
+def test_two_lanes_run_two_batches_at_the_same_time():
+    both = threading.Barrier(2)
+
+    def call(tensors):
+        both.wait(TIMEOUT)
+        return scores(tensors)
+
+    with bench(models(fake_tail(call)), batch=1, lanes=2) as b:
+        for index in range(2):
+            b.send(message(index), index)
+        assert {b.result().label for _ in range(2)} == {0, 1}
+
+
 def test_a_refusal_reaches_the_device_and_is_acknowledged():
     with bench() as b:
         b.send(message(model=b"stranger"), 0)
