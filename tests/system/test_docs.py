@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from dataclasses import fields
 from pathlib import Path
 
 import click
@@ -11,7 +12,7 @@ import pytest
 
 import cloud_kit.cli
 import edge_kit.cli
-from edge_kit.exits import CurvePoint, ExitRule
+from edge_kit.bundle.tuning import Tuning
 from tests.support.tiny import make_bundle
 
 ROOT = Path(__file__).parents[2]
@@ -24,16 +25,19 @@ def keys(text: str, after: str) -> set[str]:
     return set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE))
 
 
-def test_the_bundle_page_names_the_keys_of_a_manifest(tmp_path):
+def test_bundle_page_names_the_keys_of_the_code(tmp_path):
     text = (ROOT / "docs/bundle-format.md").read_text(encoding="utf-8")
     manifest = make_bundle(tmp_path / "tiny").manifest.to_json()
+    (split,) = manifest["splits"]
     assert keys(text, "## manifest.json") == set(manifest)
     assert keys(text, "### preprocessing") == set(manifest["preprocessing"])
-    assert keys(text, "### cuts") == set(manifest["cuts"][0])
-    assert keys(text, "### a tensor") == set(manifest["cuts"][0]["features"])
-    assert keys(text, "### engines") == set(manifest["engines"][0])
-    assert keys(text, "### exit and curve") == set(ExitRule(0.5).to_json())
-    assert keys(text, "| `temperature`") == set(CurvePoint(0, 0, 0, 0).to_json())
+    assert keys(text, "### splits") == set(split)
+    assert keys(text, "### a tensor") == set(split["features"])
+    assert keys(text, "### model files") == set(split["end"][0])
+    assert keys(text, "### exit and curve") == set(split["exit"])
+    assert keys(text, "key of a `curve` point") == set(split["curve"][0])
+    assert keys(text, "### costs") == set(split["costs"])
+    assert keys(text, "## tuning.json") == {f.name for f in fields(Tuning)}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
