@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from edge_kit.bench.conditions.conditions import Watch
+from edge_kit.bench.conditions.conditions import BoardMonitor
 from edge_kit.bench.measure.latency import Latency, TimedEngine, clock_cost_us, run_calls
 from edge_kit.bundle import Bundle
 from edge_kit.engines.end import EndModel
@@ -61,7 +61,7 @@ def measure(bundle: Bundle, engine: str, threads: int, pairs: int) -> dict[str, 
     for _ in range(WARMUP):
         bench()
         bare()
-    with Watch() as watch:
+    with BoardMonitor() as watch:
         for index in range(pairs):
             order = ("bench", "bare") if index % 2 else ("bare", "bench")
             for name in order:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edge_kit.bench.measure.trial import Effort
-from edge_kit.bench.plan import Plan, run_plan
+from edge_kit.bench.plan import BenchPlan, run_plan
 from edge_kit.bench.report.report import BenchReport
 
-__all__ = ["BenchReport", "Effort", "Plan", "run_plan"]
+__all__ = ["BenchPlan", "BenchReport", "Effort", "run_plan"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from edge_kit import __version__
 from edge_kit.bench.measure.measurement import Configuration, Measurement
 from edge_kit.bench.measure.trial import Effort, measure_in_child
-from edge_kit.bench.report.report import BenchReport
+from edge_kit.bench.report.report import BenchReport, Model
 from edge_kit.bundle import Bundle
 from edge_kit.bundle.labelled_photos import read_reference
 from edge_kit.bundle.split import EngineFile
@@ -17,7 +17,7 @@ from edge_kit.errors import EngineError
 from edge_kit.host.board import available_cores, read_board
 from edge_kit.sources.labelled import list_photos
 
-__all__ = ["Plan", "Progress", "default_threads", "run_plan"]
+__all__ = ["BenchPlan", "Progress", "default_threads", "run_plan"]
 
 Progress = Callable[[int, int, Configuration], None]
 """Told the number of a configuration, from 0, of how many, and which it is."""
@@ -31,7 +31,7 @@ def default_threads() -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class Plan:
+class BenchPlan:
     """What to measure.
 
     Attributes:
@@ -67,7 +67,7 @@ class Plan:
 
 def run_plan(
     bundle: Bundle,
-    plan: Plan,
+    plan: BenchPlan,
     on_progress: Progress = lambda *_: None,
     *,
     measure: Measure = measure_in_child,
@@ -85,15 +85,15 @@ def run_plan(
 
     Raises:
         BundleError, EngineError: There is nothing to measure.
-        SourceError: The photos are no good.
+        SourceError: The photos cannot be used.
         KeyboardInterrupt: Nothing was measured yet.
     """
     began, manifest, effort = time.time(), bundle.manifest, plan.effort
     if effort.photos is not None and effort.top1:
-        # A folder that is no class should not come to light after minutes of measuring.
+        # A folder that is not a class should be reported now, not after minutes of measuring.
         list_photos(effort.photos, manifest.classes)
     elif effort.top1:
-        read_reference(bundle)  # likewise a broken index
+        read_reference(bundle)  # report a broken index now, too
     pairs = [(file, n) for file in plan.files(bundle) for n in plan.threads]
     found: list[Measurement] = []
     try:
@@ -105,19 +105,15 @@ def run_plan(
             raise
     return BenchReport(
         version=__version__,
-        measured_at=began,
+        measured_at=round(began, 3),
         board=read_board().to_json(),
-        model={
-            "name": manifest.name,
-            "model_hash": manifest.model_hash,
-            "threshold": bundle.rule.threshold,
-        },
+        model=Model(manifest.name, manifest.model_hash, bundle.rule.threshold),
         effort={
             "runs": effort.runs,
             "warmup": effort.warmup,
             "max_secs": effort.max_secs,
             "frames": effort.frames,
         },
-        measurements=found,
+        measurements=tuple(found),
         planned=len(pairs),
     )

@@ -143,7 +143,7 @@ def _measure(
     """Measure, and return with the figures what ended it early: an interrupt, or the broker."""
     from edge_kit.bench.measure.roundtrip import device_name, reach
     from edge_kit.bench.measure.trial import Effort
-    from edge_kit.bench.plan import Plan, default_threads, run_plan
+    from edge_kit.bench.plan import BenchPlan, default_threads, run_plan
 
     address, device = _address(flags), flags["device_id"] or device_name()
     if address is not None:
@@ -154,7 +154,7 @@ def _measure(
         profile=flags["profile"], top1=not flags["no_top1"],
     )  # fmt: skip
     threads = flags["threads"] or default_threads()
-    plan = Plan(flags["engines"], threads, flags["whole"], effort)
+    plan = BenchPlan(flags["engines"], threads, flags["whole"], effort)
 
     def progress(index: int, total: int, which: Configuration) -> None:
         click.echo(f"edge-kit: {index + 1} of {total}: {which.full_title}", err=True)
@@ -229,7 +229,7 @@ def compare(files: tuple[Path, ...], as_json: bool) -> None:
     reason.
     """
     from edge_kit.bench.report.compare import compare as rank
-    from edge_kit.bench.report.ranking import standings
+    from edge_kit.bench.report.ranking import ranking
     from edge_kit.bench.report.report import BenchReport
 
     # The name alone when that tells them apart.
@@ -238,7 +238,7 @@ def compare(files: tuple[Path, ...], as_json: bool) -> None:
     if len(set(labels)) != len(labels):
         raise UsageError("a file is given twice", "give each once")
     found = rank({label: BenchReport.read(f) for label, f in zip(labels, files, strict=True)})
-    click.echo(json.dumps(found.to_json()) if as_json else standings(found))
+    click.echo(json.dumps(found.to_json()) if as_json else ranking(found))
     if found.ranked and not found.speed_ranked:
         click.echo("edge-kit: top-1 alone is ranked, no speed; the reasons stand above", err=True)
     if not found.ranked:

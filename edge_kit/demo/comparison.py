@@ -20,13 +20,13 @@ from edge_kit.sources.photo import read_photo
 from edge_kit.tensors import to_layout
 from edge_kit.wire import FeatureHeader, FeatureMessage
 
-__all__ = ["Reference", "SecondPass", "second_pass"]
+__all__ = ["HalfAnswers", "SecondPass", "second_pass"]
 
 _BATCH = 16
 
 
 @dataclass(frozen=True)
-class Reference:
+class HalfAnswers:
     """What was found of one photo apart from the run.
 
     Attributes:
@@ -48,11 +48,11 @@ class SecondPass:
 
     Attributes:
         engine: The device's engine.
-        references: One a photo, in order; None for a photo that cannot be read.
+        photos: One a photo, in order; None for a photo that cannot be read.
     """
 
     engine: str
-    references: Sequence[Reference | None]
+    photos: Sequence[HalfAnswers | None]
 
 
 def second_pass(
@@ -75,13 +75,13 @@ def second_pass(
     end, tail = open_end_model(bundle, engine), open_tail(bundle)
     try:
         device = _DeviceSide(bundle, end)
-        found: list[Reference | None] = []
+        found: list[HalfAnswers | None] = []
         for start in range(0, len(photos), _BATCH):
             seen = [device.look(photo) for photo in photos[start : start + _BATCH]]
             labels = iter(_cloud_labels(tail, end, [s.features for s in seen if s is not None]))
             for s in seen:
                 found.append(
-                    Reference(s.label, next(labels), s.message_bytes, s.jpeg_bytes) if s else None
+                    HalfAnswers(s.label, next(labels), s.message_bytes, s.jpeg_bytes) if s else None
                 )
             on_progress(len(found))
         return SecondPass(end.engine.name, found)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from edge_kit.demo.comparison import Reference
+from edge_kit.demo.comparison import HalfAnswers
 
 __all__ = ["Answer", "Figures"]
 
@@ -46,9 +46,9 @@ class Answer:
     jpeg_bytes: int
 
     @classmethod
-    def missing(cls, name: str, truth: int, reference: Reference) -> Answer:
+    def missing(cls, name: str, truth: int, halves: HalfAnswers) -> Answer:
         """Return what is known of a photo that the device never answered."""
-        r = reference
+        r = halves
         return cls(
             name, truth, r.device_label, r.cloud_label, None, "device", False, 1.0, None, None,
             r.message_bytes, r.jpeg_bytes,

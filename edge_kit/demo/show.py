@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_kit.bundle import Bundle
-from edge_kit.demo.comparison import Reference, second_pass
+from edge_kit.demo.comparison import HalfAnswers, second_pass
 from edge_kit.demo.figures import Answer, Figures
 from edge_kit.errors import SourceError
 from edge_kit.host.child_process import module_command
@@ -57,7 +57,7 @@ def run_demo(config: DemoConfig, on_progress: Progress = lambda *_: None) -> Fig
     """Run the demo; every process that it starts has ended when it returns or raises.
 
     Raises:
-        BundleError, SourceError, EngineError: The bundle or the photos are no good.
+        BundleError, SourceError, EngineError: The bundle or the photos cannot be used.
         ChildError: Broker, worker or device failed; the message holds what it said last.
     """
     bundle = Bundle.open(config.bundle)
@@ -67,31 +67,31 @@ def run_demo(config: DemoConfig, on_progress: Progress = lambda *_: None) -> Fig
         work = Path(folder)
         (work / "camera").mkdir()
         named = lay_out(photos, work / "camera")
-        heard = _play(config, work, len(named), on_progress)
+        output = _play(config, work, len(named), on_progress)
     say = "what each half alone would have said"
     on_progress(say, 0, len(photos))
     second = second_pass(
         bundle, photos, config.engine, lambda done: on_progress(say, done, len(photos))
     )
     answers = [
-        _answer(photo, config.photos, reference, heard.first.get(name), heard.last.get(name))
-        for (name, photo), reference in zip(named.items(), second.references, strict=True)
-        if reference is not None
+        _answer(photo, config.photos, halves, output.first.get(name), output.last.get(name))
+        for (name, photo), halves in zip(named.items(), second.photos, strict=True)
+        if halves is not None
     ]
     if not answers:
         raise SourceError(f"not one photo in {config.photos} can be read")
     return Figures(
         answers=answers,
-        duplicates=int(heard.counts.get("duplicates", 0)),
+        duplicates=int(output.counts.get("duplicates", 0)),
         engine=second.engine,
         threshold=bundle.rule.threshold if config.threshold is None else config.threshold,
-        broker=heard.broker,
+        broker=output.broker,
         classes=bundle.manifest.classes,
     )
 
 
 @dataclass
-class _Heard:
+class _DeviceOutput:
     """What the device said: the first and the last answer to each photo, and its counters."""
 
     broker: str = ""
@@ -107,9 +107,9 @@ class _Heard:
             self.last[str(line["source"])] = line
 
 
-def _play(config: DemoConfig, work: Path, total: int, on_progress: Progress) -> _Heard:
+def _play(config: DemoConfig, work: Path, total: int, on_progress: Progress) -> _DeviceOutput:
     """Start everything, let the device see every photo, and end everything."""
-    heard = _Heard()
+    output = _DeviceOutput()
     env = _clean_environment()
     with ExitStack() as children:
 
@@ -120,7 +120,7 @@ def _play(config: DemoConfig, work: Path, total: int, on_progress: Progress) -> 
         on_progress("starting the broker", 0, total)
         broker = start("the broker", "cloud_kit.cli", "broker", "--port", "0", "--json")
         ready = broker.wait_for("ready", START_TIMEOUT_S)
-        heard.broker, url = str(ready["kind"]), str(ready["url"])
+        output.broker, url = str(ready["kind"]), str(ready["url"])
         on_progress("starting the worker", 0, total)
         worker = start(
             "the worker", "cloud_kit.cli", "worker", "--bundle", str(config.bundle),
@@ -136,31 +136,31 @@ def _play(config: DemoConfig, work: Path, total: int, on_progress: Progress) -> 
             *([] if config.threshold is None else ["--threshold", str(config.threshold)]),
         )  # fmt: skip
         for line in device.events(SILENCE_S):
-            heard.take(line)
-            on_progress("classifying", len(heard.first), total)
-    return heard
+            output.take(line)
+            on_progress("classifying", len(output.first), total)
+    return output
 
 
 def _answer(
-    photo: LabelledPhoto, root: Path, reference: Reference, first: Line | None, last: Line | None
+    photo: LabelledPhoto, root: Path, halves: HalfAnswers, first: Line | None, last: Line | None
 ) -> Answer:
     name = photo.path.relative_to(root).as_posix()
     if first is None or last is None:
-        return Answer.missing(name, photo.label, reference)
+        return Answer.missing(name, photo.label, halves)
     final = last["status"] != "provisional"
     return Answer(
         name=name,
         truth=photo.label,
         device_label=first["label"],
-        cloud_label=reference.cloud_label,
+        cloud_label=halves.cloud_label,
         final_label=last["label"] if final else None,
         tier=last["tier"],
         offloaded=first["sample"] is not None,
         entropy=first["entropy"],
         device_ms=first["latency_ms"],
         roundtrip_ms=last["round_trip_ms"],
-        message_bytes=first["bytes_sent"] or reference.message_bytes,
-        jpeg_bytes=reference.jpeg_bytes,
+        message_bytes=first["bytes_sent"] or halves.message_bytes,
+        jpeg_bytes=halves.jpeg_bytes,
     )
 
 

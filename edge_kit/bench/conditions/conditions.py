@@ -16,7 +16,7 @@ from typing import Any, Self
 from edge_kit.bench.conditions.state import BoardState, busy_seconds, read_governor, read_state
 from edge_kit.bench.conditions.throttling import Throttling
 
-__all__ = ["Conditions", "Watch"]
+__all__ = ["BoardMonitor", "Conditions"]
 
 INTERVAL_S = 1.0
 # Other programs that together take more than this share of all cores disturb a measurement.
@@ -29,7 +29,7 @@ class Conditions:
 
     Attributes:
         before: Just before.
-        during: Looks taken meanwhile, one a second; at least the two at the ends.
+        during: Looks during it, one a second; at least one.
         after: Just after.
         governor: What chooses the clock.
         other_load: Cores that other programs kept busy, on average; None where unknown.
@@ -103,10 +103,11 @@ class Conditions:
             "look_ms": None if self.look_ms is None else round(self.look_ms, 3),
             "throttled": list(self.throttled),
             "disturbed": self.disturbed,
+            "marks": list(self.marks),
         }
 
 
-class Watch:
+class BoardMonitor:
     """Look at the board before, during and after what its ``with`` block does.
 
     Children that end inside count as ours; what else keeps cores busy is other load.

@@ -31,6 +31,7 @@ from edge_kit.engines.selftest import self_test
 from edge_kit.engines.tflite import INTERPRETERS
 from edge_kit.errors import EngineError
 from edge_kit.host.child_process import answer_parent
+from edge_kit.records import to_json
 
 __all__ = ["measure"]
 
@@ -46,7 +47,7 @@ def measure(bundle: Bundle, file: EngineFile, args: argparse.Namespace) -> Measu
         args: See `_parser`.
 
     Raises:
-        EdgeKitError: It cannot be loaded or run, or the photos are no good.
+        EdgeKitError: It cannot be loaded or run, or the photos cannot be used.
     """
     baseline = _status("VmRSS")
     began = time.perf_counter()
@@ -67,9 +68,9 @@ def measure(bundle: Bundle, file: EngineFile, args: argparse.Namespace) -> Measu
     found = Measurement(
         Configuration.of(file, args.threads),
         runtime=runtime,
-        import_ms=(imported - began) * 1e3,
-        init_ms=(loaded - imported) * 1e3,
-        first_inference_ms=first[0] * 1e3,
+        import_ms=round((imported - began) * 1e3, 3),
+        init_ms=round((loaded - imported) * 1e3, 3),
+        first_inference_ms=round(first[0] * 1e3, 3),
         warmup=Latency.of(warmup) if warmup else None,
         inference=Latency.of(calls),
         calls_ms=tuple(round(s * 1e3, 4) for s in calls),
@@ -79,8 +80,8 @@ def measure(bundle: Bundle, file: EngineFile, args: argparse.Namespace) -> Measu
     if isinstance(model, EndModel):
         agreed = self_test(bundle, model)
         pipeline = run_pipeline(bundle, model, args.photos, args.frames, args.max_secs)
-        reference = Score.of(agreed.agree, agreed.total) if agreed else None
-        found = replace(found, reference=reference, pipeline=pipeline)
+        alike = Score.of(agreed.agree, agreed.total) if agreed else None
+        found = replace(found, self_test=alike, pipeline=pipeline)
     if args.top1:
         found = classify(found, bundle, model, engine, args.photos, args.limit)
     engine.close()
@@ -152,7 +153,8 @@ def _main(argv: Sequence[str] | None = None) -> int:
 
     def answer() -> dict[str, Any]:
         bundle = Bundle.open(args.bundle, split=args.split)
-        return measure(bundle, bundle.model_file(args.file), args).to_json()
+        found = measure(bundle, bundle.model_file(args.file), args)
+        return dict(to_json(found))
 
     return answer_parent(answer)
 

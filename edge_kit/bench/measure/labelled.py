@@ -48,7 +48,7 @@ def classify(
         limit: Most photos, classes in equal parts; None for all.
 
     Returns:
-        `found` with the figures. Without a folder, what hinders is noted in it instead.
+        `found` with the figures. Without a folder, a problem is noted in it instead.
 
     Raises:
         SourceError: Not one photo of the folder can be read.

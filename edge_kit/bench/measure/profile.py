@@ -60,7 +60,7 @@ def layers_of_trace(events: Sequence[Mapping[str, Any]], calls: int) -> Sequence
         calls: Of the model, at least 1.
 
     Raises:
-        KeyError, TypeError, ValueError: It is no such trace.
+        KeyError, TypeError, ValueError: It is not such a trace.
     """
     total: dict[tuple[str, str, str], float] = defaultdict(float)
     for event in events:

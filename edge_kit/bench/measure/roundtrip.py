@@ -8,7 +8,7 @@ import re
 import socket
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -62,37 +62,7 @@ class RoundTrip:
     sent: int
     answered: int
     bytes_mean: float
-    round_trip: Latency | None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the documented form."""
-        return {
-            "broker": self.broker,
-            "engine": self.engine,
-            "threads": self.threads,
-            "sent": self.sent,
-            "answered": self.answered,
-            "bytes_mean": round(self.bytes_mean, 1),
-            "round_trip_ms": self.round_trip and self.round_trip.to_json(),
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> RoundTrip:
-        """Read the documented form.
-
-        Raises:
-            KeyError, TypeError, ValueError: A field is missing or makes no sense.
-        """
-        trip = data["round_trip_ms"]
-        return cls(
-            str(data["broker"]),
-            str(data["engine"]),
-            int(data["threads"]),
-            int(data["sent"]),
-            int(data["answered"]),
-            float(data["bytes_mean"]),
-            None if trip is None else Latency.from_json(trip),
-        )
+    round_trip: Latency | None = field(metadata={"key": "round_trip_ms"})
 
 
 def device_name() -> str:
@@ -191,7 +161,7 @@ def summarize(
         threads=threads,
         sent=len(sent),
         answered=len(cloud),
-        bytes_mean=float(np.mean([s["bytes_sent"] for s in sent])) if sent else 0.0,
+        bytes_mean=round(float(np.mean([s["bytes_sent"] for s in sent])), 1) if sent else 0.0,
         round_trip=Latency.of([t / 1e3 for t in trips]) if trips else None,
     )
 

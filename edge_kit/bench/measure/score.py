@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from edge_kit.intervals import wilson
 
@@ -29,7 +27,7 @@ class Score:
 
     @classmethod
     def of(cls, right: int, total: int) -> Score:
-        """Count."""
+        """Count, and add the interval."""
         low, high = wilson(right, total)
         return cls(right, total, round(low, 4), round(high, 4))
 
@@ -37,19 +35,6 @@ class Score:
     def share(self) -> float:
         """Share of right answers, 0 to 1."""
         return self.right / self.total
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Score:
-        """Read the documented form.
-
-        Raises:
-            KeyError, TypeError, ValueError: A field is missing or makes no sense.
-        """
-        right, total = int(data["right"]), int(data["total"])
-        low, high = float(data["low"]), float(data["high"])
-        if not 0 <= right <= total or not total or not 0 <= low <= high <= 1:
-            raise ValueError(f"{right} of {total} photos, {low} to {high}, makes no score")
-        return cls(right, total, low, high)
 
 
 @dataclass(frozen=True)
@@ -76,13 +61,3 @@ class LabelledSet:
         else:
             of = f"photos of the bundle's {self.split} split" if self.split else "bundled photos"
         return f"{len(self.labels)} {of} (set {self.sha256[:8]})"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the documented form."""
-        return {**vars(self), "labels": list(self.labels)}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> LabelledSet:
-        """Read the documented form; errors as `Score.from_json`."""
-        source, split, sha256 = (str(data[key]) for key in ("source", "split", "sha256"))
-        return cls(source, split, sha256, tuple(int(v) for v in data["labels"]))

@@ -38,7 +38,9 @@ class WholeModel:
     def __init__(self, engine: Engine, file: EngineFile) -> None:
         image = engine.inputs.get("image")
         if image is None or image.layout not in ("NCHW", "NHWC") or "logits" not in engine.outputs:
-            raise EngineError(f"{file.path} is no whole model: it does not classify one 'image'")
+            raise EngineError(
+                f"{file.path} is not a whole model: it has no input 'image' or no output 'logits'"
+            )
         self._engine = engine
         self._logits: TensorSpec = engine.outputs["logits"]
         self._input = np.zeros((1, *image.shape), image.dtype)

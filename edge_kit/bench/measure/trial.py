@@ -1,4 +1,4 @@
-"""Start the child that measures one configuration, and watch the board meanwhile."""
+"""Start the child that measures one configuration, and monitor the board while it runs."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from edge_kit.bench.conditions.conditions import Watch
+from edge_kit.bench.conditions.conditions import BoardMonitor
 from edge_kit.bench.measure.measurement import Configuration, Measurement
 from edge_kit.bundle import Bundle
 from edge_kit.bundle.split import EngineFile
 from edge_kit.engines.load import PACKAGES, missing_extra
 from edge_kit.errors import SourceError
 from edge_kit.host.child_process import ChildError, ask_child, module_command
+from edge_kit.records import from_json
 
 __all__ = ["Effort", "measure_in_child"]
 
@@ -75,7 +76,7 @@ def measure_in_child(
     effort: Effort,
     *,
     command: Callable[[], Sequence[str]] | None = None,
-    watch: Callable[[], Watch] = Watch,
+    monitor: Callable[[], BoardMonitor] = BoardMonitor,
 ) -> Measurement:
     """Measure a model file; what goes wrong with its engine becomes part of the answer.
 
@@ -85,21 +86,21 @@ def measure_in_child(
         threads: Of the engine.
         effort: How much.
         command: Gives the child's command line; injected by tests.
-        watch: Makes the watch over the board.
+        monitor: Makes the monitor of the board.
 
     Raises:
-        SourceError: The photos are no good, which no other configuration would change.
+        SourceError: The photos cannot be used, whatever the configuration.
     """
     configuration = Configuration.of(file, threads)
     if missing := missing_extra(file.engine):
         return Measurement(configuration, error=str(missing))
     argv = command() if command else _command(bundle, file, threads, effort)
-    watched = watch()
-    with watched:
+    board = monitor()
+    with board:
         found = _run(argv, configuration, effort.timeout_s(bundle))
-    conditions = watched.conditions
+    conditions = board.conditions
     assert conditions is not None
-    return replace(found, conditions=conditions.to_json() | {"marks": list(conditions.marks)})
+    return replace(found, conditions=conditions.to_json())
 
 
 def _command(bundle: Bundle, file: EngineFile, threads: int, effort: Effort) -> list[str]:
@@ -110,7 +111,7 @@ def _command(bundle: Bundle, file: EngineFile, threads: int, effort: Effort) -> 
 def _run(argv: Sequence[str], configuration: Configuration, timeout_s: float) -> Measurement:
     package = PACKAGES.get(configuration.engine, configuration.engine)
     try:
-        return Measurement.from_json(ask_child(argv, package, timeout_s))
+        return from_json(Measurement, ask_child(argv, package, timeout_s))
     except ChildError as error:
         if error.exit_code == SourceError.exit_code:
             raise SourceError(str(error)) from None

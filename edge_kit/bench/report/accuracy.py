@@ -10,6 +10,7 @@ from typing import Any
 from edge_kit.bench.measure.measurement import Configuration
 from edge_kit.bench.measure.score import LabelledSet, Score
 from edge_kit.bench.report.report import BenchReport
+from edge_kit.records import to_json
 
 __all__ = ["Accuracy", "Answers", "better", "compare_accuracy"]
 
@@ -83,7 +84,7 @@ class Accuracy:
                     "threads": list(e.threads),
                     "rank": e.rank,
                     "unfit": e.unfit,
-                    "top1": dict(vars(e.score)),
+                    "top1": to_json(e.score),
                     "alike": e.alike,
                 }
                 for e in self.entries
@@ -125,9 +126,9 @@ def better(first: Sequence[int], second: Sequence[int], labels: Sequence[int]) -
     photos were asked, so what both know says nothing.
 
     Args:
-        first: Class index of each photo.
-        second: Likewise.
-        labels: The true ones.
+        first: Class index that each photo got.
+        second: The same of the other.
+        labels: The true class indices.
     """
     rows = list(zip(first, second, labels, strict=True))
     wins = sum(a == true != b for a, b, true in rows)

@@ -93,7 +93,7 @@ def facts(report: BenchReport) -> list[tuple[str, str]]:
         ("system", f"{board.get('system')}, kernel {board.get('kernel')}"),
         ("governor", ", ".join(filter(None, governors)) or "unknown"),
         ("software", ", ".join(software)),
-        ("model", f"{report.model['name']} {report.model_hash[:16]}"),
+        ("model", f"{report.model.name} {report.model.model_hash[:16]}"),
         ("measured", f"{when}, {effort.get('runs')} calls after {effort.get('warmup')} to warm up"),
     ]
 
@@ -127,9 +127,9 @@ def _notes_on(m: Measurement) -> list[str]:
     if m.pipeline is not None:
         stages = ", ".join(f"{k} {v:.2f}" for k, v in m.pipeline.stages_ms.items())
         said.append(f"stages of {which}, {m.pipeline.source}, median ms: {stages}")
-    if m.reference is not None and m.reference.right < m.reference.total:
+    if m.self_test is not None and m.self_test.right < m.self_test.total:
         said.append(
-            f"{which}: {m.reference.right} of {m.reference.total} photos of the self-test are "
+            f"{which}: {m.self_test.right} of {m.self_test.total} photos of the self-test are "
             "answered as at the export"
         )
     return said

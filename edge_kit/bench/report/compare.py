@@ -10,6 +10,7 @@ from edge_kit.bench.measure.measurement import Configuration, Measurement
 from edge_kit.bench.report.accuracy import Accuracy, compare_accuracy
 from edge_kit.bench.report.report import BenchReport
 from edge_kit.errors import UsageError
+from edge_kit.records import to_json
 
 __all__ = ["Comparison", "Entry", "Group", "compare"]
 
@@ -127,7 +128,7 @@ class _Work(NamedTuple):
 
     @classmethod
     def of(cls, report: BenchReport, c: Configuration) -> _Work:
-        return cls(report.model_hash, (c.role, c.engine, c.precision), c.threads)
+        return cls(report.model.model_hash, (c.role, c.engine, c.precision), c.threads)
 
 
 def _unfit(m: Measurement) -> str:
@@ -146,7 +147,7 @@ def _rank(
 ) -> list[Entry]:
     fit = sorted((e for e in entries if not e.unfit), key=_p50)
     unfit = [e for e in entries if e.unfit]
-    # A bundle may hold two files for one engine: that is no comparison of boards either.
+    # A bundle may hold two files for one engine: comparing those does not compare boards.
     if len({e.label for e in fit}) < 2:
         return [*(_with(e, _why_alone(work, e, works), None) for e in fit), *unfit]
     ranked = []
@@ -193,7 +194,7 @@ def _group_json(group: Group) -> dict[str, Any]:
                 "version": e.version,
                 "rank": e.rank,
                 "unfit": e.unfit,
-                "inference_ms": e.measurement.inference and e.measurement.inference.to_json(),
+                "inference_ms": to_json(e.measurement.inference),
             }
             for e in group.entries
         ],

@@ -6,13 +6,13 @@ from edge_kit.bench.report.accuracy import Accuracy, Answers
 from edge_kit.bench.report.compare import Comparison, Entry, Group
 from edge_kit.device.output import printable
 
-__all__ = ["standings"]
+__all__ = ["ranking"]
 
 
-def standings(found: Comparison) -> str:
+def ranking(found: Comparison) -> str:
     """Return each group with its ranking, and why the rest is not ranked."""
     parts = [*map(_lines, found.groups), *map(_accuracy_lines, found.accuracy)]
-    # The files may be a stranger's, and names in them must not steer a terminal.
+    # The files may come from elsewhere; control characters in them must not reach a terminal.
     return "\n\n".join("\n".join(map(printable, lines)) for lines in parts)
 
 

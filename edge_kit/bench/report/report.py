@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,21 @@ from typing import Any
 from edge_kit.bench.measure.measurement import Measurement
 from edge_kit.bench.measure.roundtrip import RoundTrip
 from edge_kit.errors import UsageError
+from edge_kit.records import from_json, to_json
 
-__all__ = ["KIND", "SCHEMA", "BenchReport"]
+__all__ = ["KIND", "SCHEMA", "BenchReport", "Model"]
 
 KIND = "edge-kit-bench"
 SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Model:
+    """The bundle that was measured: its name, its hash in hexadecimal, and T."""
+
+    name: str
+    model_hash: str
+    threshold: float
 
 
 @dataclass(frozen=True)
@@ -26,7 +36,7 @@ class BenchReport:
         version: Of edge-kit.
         measured_at: Unix time of the start, seconds.
         board: The JSON form of `edge_kit.host.board.Board`.
-        model: ``name``, ``model_hash`` and ``threshold`` of the bundle.
+        model: Of the bundle.
         effort: What was asked for: ``runs``, ``warmup``, ``max_secs``, ``frames``.
         measurements: One a configuration.
         round_trip: None when no broker was given.
@@ -36,9 +46,9 @@ class BenchReport:
     version: str
     measured_at: float
     board: Mapping[str, Any]
-    model: Mapping[str, Any]
+    model: Model
     effort: Mapping[str, Any]
-    measurements: Sequence[Measurement]
+    measurements: tuple[Measurement, ...]
     round_trip: RoundTrip | None = None
     planned: int | None = None
 
@@ -46,11 +56,6 @@ class BenchReport:
     def interrupted(self) -> bool:
         """Return whether some configurations were left out by an interrupt."""
         return self.planned is not None and len(self.measurements) < self.planned
-
-    @property
-    def model_hash(self) -> str:
-        """Of the bundle, hexadecimal."""
-        return str(self.model["model_hash"])
 
     @property
     def board_name(self) -> str:
@@ -61,71 +66,34 @@ class BenchReport:
     def fastest(self) -> Measurement | None:
         """Return the end model with the smallest median; None when none could be measured."""
         ends = [
-            m for m in self.measurements
+            (m.inference.p50, m) for m in self.measurements
             if m.inference is not None and m.configuration.role == "end"
         ]  # fmt: skip
-        return min(ends, key=_p50, default=None)
+        return min(ends, key=lambda pair: pair[0])[1] if ends else None
 
     def to_json(self) -> dict[str, Any]:
         """Return the documented form."""
-        return {
-            "kind": KIND,
-            "schema": SCHEMA,
-            "version": self.version,
-            "measured_at": round(self.measured_at, 3),
-            "board": dict(self.board),
-            "model": dict(self.model),
-            "effort": dict(self.effort),
-            "measurements": [m.to_json() for m in self.measurements],
-            "round_trip": self.round_trip and self.round_trip.to_json(),
-            "planned": self.planned,
-        }
+        return {"kind": KIND, "schema": SCHEMA, **to_json(self)}
 
     @classmethod
     def read(cls, path: Path) -> BenchReport:
         """Read a file that ``edge-kit bench --json`` wrote.
 
         Raises:
-            UsageError: It is missing, no such file, or of a newer schema.
+            UsageError: It is missing, not a benchmark, or of another schema.
         """
         hint = "give files that were written with: edge-kit bench BUNDLE --json > FILE"
         try:
-            text = path.read_text(encoding="utf-8")
-            if not text.strip():
-                raise UsageError(f"{path} is empty: that run wrote nothing", "measure again")
-            data = json.loads(text)
+            data = json.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise UsageError(f"{path} cannot be read ({error.strerror or error})", hint) from None
-        except (ValueError, RecursionError) as error:
-            raise UsageError(f"{path} cannot be read as a benchmark ({error})", hint) from None
+        except ValueError as error:
+            raise UsageError(f"{path} is not a benchmark: it is not JSON ({error})", hint) from None
         if not isinstance(data, dict) or data.get("kind") != KIND:
-            raise UsageError(f"{path} is no benchmark of edge-kit", hint)
-        schema = data.get("schema")
-        if isinstance(schema, bool) or not isinstance(schema, int) or schema < 1:
-            raise UsageError(f"{path} states no schema version", "measure again")
-        if schema > SCHEMA:
+            raise UsageError(f"{path} is not a benchmark of edge-kit", hint)
+        if data.get("schema") != SCHEMA:
             raise UsageError(
-                f"{path} has schema {schema}, this edge-kit reads up to {SCHEMA}", "update edge-kit"
+                f"{path} has schema {data.get('schema')!r}, this edge-kit reads schema {SCHEMA}",
+                "update edge-kit, or measure again",
             )
-        try:
-            return cls._parse(data)
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise UsageError(f"{path} is damaged ({error!r})", "measure again") from None
-
-    @classmethod
-    def _parse(cls, data: Mapping[str, Any]) -> BenchReport:
-        trip, model, planned = data["round_trip"], dict(data["model"]), data.get("planned")
-        return cls(
-            version=str(data["version"]),
-            measured_at=float(data["measured_at"]),
-            board=dict(data["board"]),
-            model={**model, "name": str(model["name"]), "model_hash": str(model["model_hash"])},
-            effort=dict(data["effort"]),
-            measurements=tuple(Measurement.from_json(m) for m in data["measurements"]),
-            round_trip=None if trip is None else RoundTrip.from_json(trip),
-            planned=None if planned is None else int(planned),
-        )
-
-
-def _p50(measurement: Measurement) -> float:
-    return float("inf") if measurement.inference is None else measurement.inference.p50
+        return from_json(cls, data, str(path), error=lambda text: UsageError(text, "measure again"))

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from edge_kit.demo.comparison import Reference, second_pass
+from edge_kit.demo.comparison import HalfAnswers, second_pass
 from edge_kit.demo.figures import Answer, Figures
 from edge_kit.demo.page import page
 from edge_kit.errors import SourceError
@@ -98,7 +98,7 @@ def test_the_second_pass_answers_for_each_half(photos, bundle_path):
         second = second_pass(Bundle.open(bundle_path), [*listed, unreadable], "auto", done.append)
     finally:
         unreadable.path.unlink()
-    found = second.references
+    found = second.photos
     assert second.engine == "onnx"
     assert found[-1] is None
     assert [r.cloud_label for r in found[:-1]] == [p.label for p in listed]
@@ -145,7 +145,7 @@ def test_figures_count_what_was_answered_where():
     [
         answer(final_label=None),
         answer(SENT, tier="device"),
-        Answer.missing("red/a.png", 0, Reference(0, 0, 100, 1000)),
+        Answer.missing("red/a.png", 0, HalfAnswers(0, 0, 100, 1000)),
     ],
 )
 def test_an_answer_that_never_came_counts_as_lost(lost):

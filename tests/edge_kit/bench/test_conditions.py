@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from edge_kit.bench.conditions.conditions import Conditions, Watch
+from edge_kit.bench.conditions.conditions import BoardMonitor, Conditions
 from edge_kit.bench.conditions.state import BoardState, busy_seconds, read_governor, read_state
 from edge_kit.bench.conditions.throttling import Throttling
 
@@ -32,13 +32,13 @@ from edge_kit.bench.conditions.throttling import Throttling
         ),
     ],
 )
-def test_bits_become_words(text, now, since, sentence):
+def test_throttling_bits_become_words(text, now, since, sentence):
     found = Throttling.parse(text)
     assert (found.now, found.since_boot, found.sentence()) == (now, since, sentence)
 
 
 @pytest.mark.parametrize("text", ["", "throttled=", "VCHI initialization failed", "-5"])
-def test_what_is_no_number_tells_nothing(text):
+def test_throttling_without_a_number_is_unknown(text):
     assert Throttling.parse(text) is None
 
 
@@ -67,7 +67,7 @@ def pi(root, throttled="0"):
     return root
 
 
-def test_a_raspberry_pi_is_read(tmp_path):
+def test_state_of_a_raspberry_pi_is_read(tmp_path):
     state = read_state(pi(tmp_path, "50005"), vcgencmd=lambda: pytest.fail("the file is there"))
     assert state == BoardState(51.0, 1200.0, Throttling(0x50005), False, None)
     assert state.to_json() == {
@@ -82,7 +82,7 @@ def test_a_raspberry_pi_is_read(tmp_path):
     assert read_governor(tmp_path) == "ondemand"
 
 
-def test_the_program_is_asked_where_the_kernel_has_no_file(tmp_path):
+def test_vcgencmd_is_asked_where_the_kernel_has_no_file(tmp_path):
     assert read_state(tmp_path, vcgencmd=lambda: "throttled=0x4\n").throttling == Throttling(4)
 
 
@@ -93,7 +93,7 @@ def test_the_program_is_asked_where_the_kernel_has_no_file(tmp_path):
         ("echo 'Can not open device file: /dev/vcio' >&2; exit 255", None),
     ],
 )
-def test_vcgencmd_is_run(tmp_path, monkeypatch, script, found):
+def test_vcgencmd_on_the_path_is_run(tmp_path, monkeypatch, script, found):
     program = tmp_path / "vcgencmd"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
@@ -101,14 +101,14 @@ def test_vcgencmd_is_run(tmp_path, monkeypatch, script, found):
     assert read_state(tmp_path).throttling == found
 
 
-def test_a_machine_that_tells_nothing_is_no_error(tmp_path):
+def test_machine_without_sensors_has_an_empty_state(tmp_path):
     state = read_state(tmp_path, vcgencmd=lambda: "")
     assert state == BoardState()
     assert state.to_json()["throttled_now"] == []
     assert (read_governor(tmp_path), busy_seconds(tmp_path)) == ("", None)
 
 
-def test_a_slowed_core_is_cooling_and_a_running_fan_is_not(tmp_path):
+def test_slowed_core_is_cooling_and_a_running_fan_is_not(tmp_path):
     root = pi(tmp_path)
     level = root / "sys/class/thermal/cooling_device1/cur_state"
     assert read_state(root).cooling is False
@@ -116,7 +116,7 @@ def test_a_slowed_core_is_cooling_and_a_running_fan_is_not(tmp_path):
     assert read_state(root).cooling is True
 
 
-def test_waiting_is_not_being_busy_and_stolen_time_is(tmp_path, monkeypatch):
+def test_busy_seconds_count_stolen_time_but_not_waiting(tmp_path, monkeypatch):
     monkeypatch.setattr("os.sysconf", lambda name: 100)
     assert busy_seconds(pi(tmp_path)) == (100 + 20 + 30 + 6 + 7 + 8) / 100
 
@@ -126,7 +126,7 @@ def conditions(*throttled, other=0.0, **state):
     return Conditions(states[0], states, states[-1], "", other, 4, 1.0)
 
 
-def test_what_was_before_the_run_does_not_spoil_it():
+def test_throttling_before_the_run_does_not_mark_it():
     assert conditions(0x50000, 0x50000).marks == ()
 
 
@@ -138,25 +138,25 @@ def test_what_was_before_the_run_does_not_spoil_it():
         ((0x0, 0x80008, 0x80000), ("soft temperature limit",)),
     ],
 )
-def test_a_run_that_throttled_is_marked(bits, why):
+def test_run_that_throttled_is_marked(bits, why):
     found = conditions(*bits)
     assert found.throttled == why
     assert found.marks == (f"throttled: {', '.join(why)}",)
 
 
-def test_other_boards_throttle_too():
+def test_cooling_and_x86_counters_mark_a_run():
     assert "because of heat" in conditions(0, 0, cooling=True).marks[0]
     before, after = BoardState(throttle_count=5), BoardState(throttle_count=6)
     assert Conditions(before, [], after, "", None, 4, 1.0).throttled == ("throttled",)
     assert Conditions(before, [], before, "", None, 4, 1.0).throttled == ()
 
 
-def test_other_load_disturbs_from_a_tenth_of_the_machine():
+def test_other_load_above_a_tenth_of_the_machine_disturbs():
     assert conditions(0, other=0.39).marks == ()
     assert conditions(0, other=0.41).marks == ("disturbed: other programs kept 0.41 cores busy",)
 
 
-def test_the_watch_looks_before_during_and_after():
+def test_monitor_looks_before_during_and_after():
     numbers, seen = itertools.count(), threading.Event()
 
     def look():
@@ -166,9 +166,9 @@ def test_the_watch_looks_before_during_and_after():
         return BoardState(temperature=40.0 + number)
 
     busy = iter((100.0, 1e6))
-    with Watch(look, lambda: next(busy), interval_s=0.001) as watch:
+    with BoardMonitor(look, lambda: next(busy), interval_s=0.001) as monitor:
         assert seen.wait(30)
-    found = watch.conditions
+    found = monitor.conditions
     assert found.before.temperature == 40.0
     assert len(found.during) >= 3
     assert found.after.temperature > max(s.temperature for s in found.during)
@@ -178,8 +178,8 @@ def test_the_watch_looks_before_during_and_after():
     assert data["during"]["looks"] == len(found.during)
 
 
-def test_our_own_work_is_no_other_load():
+def test_own_work_is_not_other_load():
     busy = iter((100.0, 100.0))
-    with Watch(BoardState, lambda: next(busy)) as watch:
+    with BoardMonitor(BoardState, lambda: next(busy)) as monitor:
         sum(range(200_000))
-    assert watch.conditions.other_load == 0.0
+    assert monitor.conditions.other_load == 0.0
