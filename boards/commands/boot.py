@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from boards.emulator.answer import Ear, broker, broker_port
 from boards.emulator.boot import Guest, start
+from boards.emulator.listener import DeviceListener, broker, broker_port
 from boards.emulator.machine import MACHINES
 from edge_kit.errors import ImageError
 from edge_kit.host.signals import signals_interrupt
@@ -23,7 +23,7 @@ _LOOK_EVERY_S = 1.0
     "  edge-kit image boot edge.img.xz --machine raspi3b\n"
     "  edge-kit image boot edge.img.xz --ssh 2222 --stay   # then: ssh -p 2222 root@127.0.0.1\n"
     '\b\nThe image\'s broker has to be this machine: broker = "mqtt://10.0.2.2:1883" in its\n'
-    "configuration. What listens there is used; otherwise a mosquitto is started meanwhile."
+    "configuration. What listens there is used; otherwise a mosquitto is started for that time."
 )
 @click.argument("image", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option("--machine", type=click.Choice(sorted(MACHINES)), default="virt", show_default=True)
@@ -65,22 +65,22 @@ def boot(
         port = broker_port(guest.settings)
         with broker(port) as started:
             _report(f"{'started a' if started else 'using the'} broker on port {port}")
-            ear = Ear(port)
+            listener = DeviceListener(port)
             try:
-                _wait(guest, ear, answers, began + timeout)
-                click.echo(_sentence(ear, time.monotonic() - began))
+                _wait(guest, listener, answers, began + timeout)
+                click.echo(_sentence(listener, time.monotonic() - began))
                 if stay:
                     _stay(guest, ssh)
             finally:
-                ear.close()
+                listener.close()
 
 
-def _sentence(ear: Ear, seconds: float) -> str:
-    status = ear.status
+def _sentence(listener: DeviceListener, seconds: float) -> str:
+    status = listener.status
     return (
-        f"{ear.device} is online after {seconds:.0f} s: {status.get('model')} on "
-        f"{status.get('engine')}, {ear.answers} answers"
-        + (f", {ear.refusals} refused" if ear.refusals else "")
+        f"{listener.device} is online after {seconds:.0f} s: {status.get('model')} on "
+        f"{status.get('engine')}, {listener.answers} answers"
+        + (f", {listener.refusals} refused" if listener.refusals else "")
     )
 
 
@@ -96,18 +96,19 @@ def _stay(guest: Guest, ssh: int | None) -> None:
         _report("ended; the image is as it was")
 
 
-def _wait(guest: Guest, ear: Ear, answers: int, deadline: float) -> None:
-    while not ear.device or ear.answers < answers:
+def _wait(guest: Guest, listener: DeviceListener, answers: int, deadline: float) -> None:
+    while not listener.device or listener.answers < answers:
         guest.check()
         if time.monotonic() > deadline:
             last = " / ".join(guest.console().splitlines()[-4:])
-            heard = f"{ear.device} is online, {ear.answers} answers" if ear.device else "nothing"
+            who = listener.device or "no device"
             raise ImageError(
-                f"not in time; heard of the device: {heard}; its console ends with: {last}",
+                f"not in time: {who} is online, {listener.answers} answers; the console ends "
+                f"with: {last}",
                 "give it more --timeout; --log keeps the whole console",
             )
-        ear.heard.wait(_LOOK_EVERY_S)
-        ear.heard.clear()
+        listener.changed.wait(_LOOK_EVERY_S)
+        listener.changed.clear()
 
 
 def _report(text: str) -> None:

@@ -1,19 +1,18 @@
-"""What is known of each board: one ``boards/<name>/board.toml``, read strictly.
+"""What is known of each board: one ``boards/data/<name>/board.toml``, read strictly.
 
-The data are facts that people check by hand, so a key that nobody reads, or one that is missing, is
-an error, not a default. What was never tried says so in ``[[verified]]``.
+The data are facts that people check by hand, so a key that is missing is an error, not a default.
+What was never tried says so in ``[[verified]]``.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import tomllib
-import typing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from edge_kit.errors import ConfigError, UsageError
+from edge_kit.records import from_json, to_json
 
 __all__ = [
     "BOARDS",
@@ -39,8 +38,6 @@ ENGINES = ("onnxruntime", "tflite-runtime", "ai-edge-litert")
 ROUTES = ("build", "customize", "none")
 # From nothing to proof on hardware.
 LEVELS = ("never", "looked up", "emulated", "board")
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -210,10 +207,8 @@ class Board:
 
     def to_json(self) -> dict[str, Any]:
         """Return all of it, with each system's advice."""
-        data = dataclasses.asdict(self)
-        for row, system in zip(data["systems"], self.systems, strict=True):
-            row["advice"] = system.advice
-        return data
+        systems = [to_json(s) | {"advice": s.advice} for s in self.systems]
+        return to_json(self) | {"systems": systems}  # type: ignore[no-any-return]
 
 
 def board_names() -> tuple[str, ...]:
@@ -242,66 +237,34 @@ def read_board_file(file: Path) -> Board:
     """Read a ``board.toml``; the board's name is its directory's.
 
     Raises:
-        ConfigError: A key is unknown, missing or makes no sense; the message names it.
+        ConfigError: A key is missing or has an invalid value; the message names it.
     """
     try:
         data = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{file} cannot be read: {error}") from None
-    if "name" in data:
-        raise ConfigError(f"{file}: unknown key name", "the directory's name is the board's")
-    board = _read(Board, data | {"name": file.parent.name}, str(file))
+    board = from_json(Board, data | {"name": file.parent.name}, str(file), error=ConfigError)
     _check(board, str(file))
     return board
 
 
 def _check(board: Board, where: str) -> None:
-    def need(true: bool, what: str) -> None:
-        if not true:
+    systems, levels = board.systems, [v.level for v in board.verified]
+    arches = {board.arch, *(s.arch for s in systems)}
+    narrow = [s for s in systems if s.bits == 32]
+    for valid, what in (
+        (board.schema == SCHEMA, f"schema {board.schema} is not {SCHEMA}"),
+        (arches <= set(ARCHES), f"arch must be one of {ARCHES}"),
+        (1 <= board.threads <= board.cpu.cores, "threads must be 1 to cpu.cores"),
+        (board.memory.mib, "memory.mib is empty"),
+        (systems, "it lists no systems"),
+        (any(v.what == "boot" for v in board.verified), "verified does not mention boot"),
+        ({s.route for s in systems} <= set(ROUTES), f"route must be one of {ROUTES}"),
+        ({e for s in systems for e in s.engines} <= set(ENGINES), f"engines must be of {ENGINES}"),
+        (all(set(s.engines) <= {"tflite-runtime"} for s in narrow),
+         "a system of 32 bits has wheels of tflite-runtime only"),
+        (all(s.route == "none" for s in narrow), "no images are made for systems of 32 bits"),
+        (set(levels) <= set(LEVELS), f"level must be one of {LEVELS}"),
+    ):  # fmt: skip
+        if not valid:
             raise ConfigError(f"{where}: {what}")
-
-    need(board.schema == SCHEMA, f"schema {board.schema} is not {SCHEMA}")
-    need(board.arch in ARCHES, f"arch {board.arch!r} is none of {ARCHES}")
-    need(1 <= board.threads <= board.cpu.cores, "threads lies outside 1 to cpu.cores")
-    need(bool(board.memory.mib), "memory.mib is empty")
-    need(bool(board.systems), "it lists no systems")
-    need(any(v.what == "boot" for v in board.verified), "verified says nothing of boot")
-    for system in board.systems:
-        need(system.arch in ARCHES, f"system arch {system.arch!r} is none of {ARCHES}")
-        need(system.route in ROUTES, f"route {system.route!r} is none of {ROUTES}")
-        need(set(system.engines) <= set(ENGINES), f"engines of {system.name} are not {ENGINES}")
-        need(
-            system.bits == 64 or set(system.engines) <= {"tflite-runtime"},
-            f"{system.name} has 32 bits, for which only tflite-runtime has wheels",
-        )
-        need(
-            system.bits == 64 or system.route == "none",
-            f"{system.name} has 32 bits, for which no images are made",
-        )
-    for claim in board.verified:
-        need(claim.level in LEVELS, f"level {claim.level!r} is none of {LEVELS}")
-
-
-def _read(kind: type[_T], data: object, where: str) -> _T:
-    """Build a dataclass of exactly the keys in `data`."""
-    if not isinstance(data, dict):
-        raise ConfigError(f"{where} is no table")
-    hints = typing.get_type_hints(kind)
-    if unknown := sorted(set(data) - set(hints)):
-        raise ConfigError(f"{where}: unknown key {unknown[0]}", f"known: {', '.join(hints)}")
-    if missing := [name for name in hints if name not in data]:
-        raise ConfigError(f"{where}: {missing[0]} is missing")
-    return kind(**{k: _value(hint, data[k], f"{where}: {k}") for k, hint in hints.items()})
-
-
-def _value(hint: Any, value: object, where: str) -> Any:
-    if dataclasses.is_dataclass(hint):
-        return _read(typing.cast("type[Any]", hint), value, where)
-    if typing.get_origin(hint) is tuple:
-        if not isinstance(value, list):
-            raise ConfigError(f"{where} is no list")
-        return tuple(_value(typing.get_args(hint)[0], v, where) for v in value)
-    # Not isinstance: a bool is an int to Python.
-    if type(value) is not hint:
-        raise ConfigError(f"{where} should be {hint.__name__}, not {type(value).__name__}")
-    return value

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import re
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -27,7 +25,7 @@ class Guest:
     """A running emulator.
 
     The kernel is QEMU's own business, not a boot loader's: a guest that restarts ends QEMU, and is
-    booted again here, from what lies on its boot partition by then.
+    booted again here, from what is on its boot partition by then.
 
     Args:
         machine: Which.
@@ -43,7 +41,7 @@ class Guest:
         restarts: How often the guest has restarted itself.
 
     Raises:
-        ImageError: The image holds no kernel or settings that make no sense, or QEMU is missing.
+        ImageError: The image has no kernel or invalid settings, or QEMU is missing.
     """
 
     def __init__(
@@ -88,7 +86,7 @@ class Guest:
         self._process = self._boot()
 
     def cut_power(self) -> None:
-        """End the emulator without a word to the guest, and boot what its card holds by then."""
+        """End the emulator without a shutdown, and boot what is on its card by then."""
         self._process.kill()
         self._process.wait()
         self._process = self._boot()
@@ -107,7 +105,7 @@ class Guest:
         line = command_line(boot_files(self._disk, work, kind.tree), kind.console)
         line += " systemd.journald.forward_to_console=1" if self._journal else ""
         blanks = {"disk": self._disk, "network": self._network}
-        # Who ends without a word, killed say, takes the emulator along.
+        # The emulator ends with this process, even when that is killed.
         command = [need("setpriv"), "--pdeathsig", "KILL", need("qemu-system-aarch64")]
         command += [word.format_map(blanks) for word in kind.options]
         command += ["-kernel", str(work / "vmlinuz"), "-initrd", str(work / "initrd.img")]
@@ -135,9 +133,7 @@ def boot_files(image: Path, out: Path, tree: str) -> str:
     # What Raspberry Pi's kernel calls the trees that Linux calls bcm2837.
     files |= {tree: (tree.replace("bcm2837", "bcm2710"),)} if tree else {}
     for name, in_stock in files.items():
-        found = _take(image, (name, *in_stock), out / name)
-        if found == "kernel8.img" and not tree:
-            _check_drivers(image, out / name)
+        _take(image, (name, *in_stock), out / name)
     return (out / "cmdline.txt").read_text(encoding="ascii")
 
 
@@ -145,7 +141,7 @@ def settings_of(image: Path, work: Path) -> Settings:
     """Return what an image says of its device.
 
     Raises:
-        ImageError: It says nothing, or nothing that makes sense.
+        ImageError: The settings are missing or invalid.
     """
     _take(image, (FILE,), work / FILE)
     try:
@@ -153,12 +149,12 @@ def settings_of(image: Path, work: Path) -> Settings:
     except (UnicodeDecodeError, SettingsError) as error:
         raise ImageError(
             f"{FILE} on the image's first partition cannot be used: {error}",
-            "mend it there, or make the image anew; docs/images.md describes it",
+            "repair it there, or make the image again; docs/images.md describes it",
         ) from None
 
 
-def _take(image: Path, names: Sequence[str], out: Path) -> str:
-    """Copy the first of these files that the boot partition holds; return its name."""
+def _take(image: Path, names: Sequence[str], out: Path) -> None:
+    """Copy the first of these files that the boot partition holds."""
     source = f"{image}@@{partitions(image)[0].start}"
     error = None
     for name in names:
@@ -167,28 +163,11 @@ def _take(image: Path, names: Sequence[str], out: Path) -> str:
         except ImageError as missing:
             error = missing
         else:
-            return name
+            return
     raise ImageError(
         f"{image} cannot be booted here: {names[0]} is missing ({error})",
         "only images that edge-kit built or customized have it",
     )
-
-
-def _check_drivers(image: Path, kernel: Path) -> None:
-    """Refuse Raspberry Pi's own kernel on a machine that has none of its devices.
-
-    Its configurations (arch/arm64/configs/bcm2711_defconfig and bcm2712_defconfig of its sources)
-    leave out virtio's disk and network; releases are called ``…-rpi-v8`` or ``…-v8+``.
-    """
-    data = kernel.read_bytes()
-    image_bytes = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
-    release = re.search(rb"Linux version (\S*(?:-rpi|-v8)\S*)", image_bytes)
-    if release is not None:
-        raise ImageError(
-            f"{image} has Raspberry Pi's kernel {release[1].decode('ascii', 'replace')}, which "
-            "has no drivers for the disk and network of virt",
-            "take --machine raspi3b, whose devices it knows, or a board",
-        )
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from boards.system.tool import Report, call, require
 from edge_kit.bundle import Bundle, sha256_file
 from edge_kit.device.config import resolve
 from edge_kit.errors import ConfigError, ImageError, UsageError
+from edge_kit.records import to_json
 
 __all__ = ["Order", "build", "read_settings"]
 
@@ -63,7 +64,7 @@ def read_settings(file: Path) -> Settings:
     """Read a device's settings.
 
     Raises:
-        ConfigError: The file is missing or makes no sense.
+        ConfigError: The file is missing or has an invalid value.
     """
     try:
         settings = Settings.parse(file.read_text(encoding="utf-8"))
@@ -122,7 +123,7 @@ def build(order: Order, report: Report) -> dict[str, str]:
 
 def _check(order: Order) -> None:
     if order.out.suffix != ".xz":
-        raise UsageError(f"{order.out} is no name for a compressed image", "end it with .img.xz")
+        raise UsageError(f"{order.out} is not a name for a compressed image", "end it with .img.xz")
     if not any(s.route == "build" and s.python == PYTHON for s in order.board.systems):
         raise UsageError(
             f"no image is built for {order.board.title}",
@@ -155,7 +156,7 @@ def _stage(order: Order, work: Path, debs: list[Deb], wheels: list[Wheel]) -> St
 
 def _run_stage(stage: Stage) -> None:
     plan = stage.work / "stage.json"
-    stage.save(plan)
+    plan.write_text(json.dumps(to_json(stage)), encoding="utf-8")
     status = run_as_root([sys.executable, "-m", "boards.image.stage", str(plan)])
     failed = stage.work / "failed"
     if failed.exists():

@@ -106,7 +106,14 @@ def fetch(names: tuple[str, ...], mirrors: Mirrors, cache: Path, report: Report)
         )
     options = _apt_options(cache, mirrors)
     report("reading Debian's package lists")
-    _update(options, cache, report)
+    try:
+        # By default apt only warns of a server that does not answer, and then knows no package.
+        call(["apt-get", *options, "-oAPT::Update::Error-Mode=any", "update"])
+    except ImageError as error:
+        raise ImageError(
+            f"Debian's package lists cannot be fetched: {error}",
+            "check whether this machine reaches the archive; --mirror URL names another",
+        ) from None
     install = ["apt-get", *options, "--yes", "--no-install-recommends", "install"]
     report("downloading Debian packages")
     call([*install, "--download-only", *names])
@@ -119,24 +126,6 @@ def fetch(names: tuple[str, ...], mirrors: Mirrors, cache: Path, report: Report)
     if missing or not debs:
         raise ImageError(f"apt did not fetch {', '.join(sorted(missing)) or 'anything'}")
     return debs
-
-
-def _update(options: list[str], cache: Path, report: Report) -> None:
-    """Fetch the lists; without a network those of the last build do.
-
-    Raises:
-        ImageError: There are none, and none came.
-    """
-    try:
-        # By default apt takes a server that is not there for a warning, and knows no package then.
-        call(["apt-get", *options, "-oAPT::Update::Error-Mode=any", "update"])
-    except ImageError as error:
-        if not list((cache / "lists").glob("*_Packages*")):
-            raise ImageError(
-                f"Debian's package lists cannot be fetched: {error}",
-                "look whether this machine reaches the archive; --mirror URL names another",
-            ) from None
-        report(f"taking the package lists of the last build: {error}")
 
 
 def _apt_options(cache: Path, mirrors: Mirrors) -> list[str]:

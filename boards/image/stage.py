@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from boards.image.finish import boot_tree, clamp_times, clean, data_tree, system_files
 from boards.image.packages import Deb
@@ -19,6 +18,7 @@ from boards.onboard.settings import Settings
 from boards.system.namespace import emulate_arm64
 from edge_kit.errors import ImageError
 from edge_kit.host.signals import ignore_interrupt
+from edge_kit.records import from_json
 
 __all__ = ["FILE_SYSTEMS", "Stage", "main"]
 
@@ -29,7 +29,7 @@ _SPARE_MIB = {"root": 128, "data": 64}
 
 @dataclass(frozen=True)
 class Stage:
-    """What the stage works from.
+    """What the stage works from; it travels to the program as JSON.
 
     Attributes:
         work: An empty directory; the file systems appear in it.
@@ -54,21 +54,6 @@ class Stage:
     photos: Path | None
     firmware: bool
     epoch: int | None
-
-    def save(self, file: Path) -> None:
-        """Write it for the program."""
-        file.write_text(json.dumps(asdict(self), default=str), encoding="utf-8")
-
-    @classmethod
-    def load(cls, file: Path) -> Stage:
-        """Read what `save` wrote."""
-        data: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        for key in ("work", "package", "bundle"):
-            data[key] = Path(data[key])
-        data["photos"] = Path(data["photos"]) if data["photos"] else None
-        data["debs"] = [Deb(**d | {"path": Path(d["path"])}) for d in data["debs"]]
-        data["wheels"] = [Wheel(**w | {"path": Path(w["path"])}) for w in data["wheels"]]
-        return cls(**data)
 
 
 def run(stage: Stage) -> None:
@@ -108,7 +93,7 @@ def main(arguments: list[str]) -> int:
     """Run the stage that a file tells of; what fails becomes a file too, for the caller."""
     os.umask(0o022)
     ignore_interrupt()
-    stage = Stage.load(Path(arguments[0]))
+    stage = from_json(Stage, json.loads(Path(arguments[0]).read_text(encoding="utf-8")))
     try:
         run(stage)
     except (ImageError, OSError) as error:

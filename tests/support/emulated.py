@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from boards.emulator.answer import Ear
 from boards.emulator.boot import Guest, start
+from boards.emulator.listener import DeviceListener
 from boards.emulator.shell import Shell, free_port, make_key
 from boards.image.partitions import partitions
 from boards.onboard.settings import FILE, Settings
@@ -70,16 +70,16 @@ class Board:
     Attributes:
         guest: The emulator.
         shell: Root on it.
-        ear: Hears what it says to the broker.
+        listener: Hears what it says to the broker.
     """
 
     guest: Guest
     shell: Shell
-    ear: Ear
+    listener: DeviceListener
 
     def come_online(self) -> None:
         """Wait until the device has said that it is there, and SSH lets us in."""
-        self.until(lambda: bool(self.ear.device), "the device is online")
+        self.until(lambda: bool(self.listener.device), "the device is online")
         self.until(reach(self.shell), "SSH lets us in")
 
     def until(self, happened: Callable[[], bool], what: str, within_s: float = BOOT_S) -> None:
@@ -90,8 +90,8 @@ class Board:
             assert time.monotonic() < deadline, (
                 f"not in time: {what}\n{self.guest.console()[-3000:]}"
             )
-            self.ear.heard.wait(1)
-            self.ear.heard.clear()
+            self.listener.changed.wait(1)
+            self.listener.changed.clear()
 
     def show(self, unit: str, *names: str) -> dict[str, str]:
         """Properties of a unit, as systemd tells them."""
@@ -100,7 +100,7 @@ class Board:
 
     def finished(self) -> bool:
         """Whether the service has seen all photos and ended."""
-        if self.ear.online:
+        if self.listener.online:
             return False  # each login costs an emulated board seconds
         state = self.show("edge-kit", "ActiveState", "Result", "NRestarts")
         assert state["Result"] == "success" and state["NRestarts"] == "0", state
@@ -180,12 +180,12 @@ def emulated(
     run = {"broker": f"mqtt://10.0.2.2:{port}"} | run
     (folder / FILE).write_text(settings_text(make_key(key), tables, **run))
     call(["mcopy", "-o", "-i", f"{raw}@@{partitions(raw)[0].start}", folder / FILE, "::/"])
-    ear, log = Ear(port), folder / "console.log"
+    listener, log = DeviceListener(port), folder / "console.log"
     try:
         with (
             worker(port),
             start(raw, machine, print, log=log, ssh=reached, journal=True) as guest,
         ):
-            yield Board(guest, Shell(reached, key), ear)
+            yield Board(guest, Shell(reached, key), listener)
     finally:
-        ear.close()
+        listener.close()

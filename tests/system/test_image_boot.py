@@ -102,8 +102,8 @@ def test_file_systems_are_sound_and_hold_no_keys(raw, tmp_path):
 def test_the_first_boot_makes_the_board_itself(virt):
     console = virt.guest.console()
     assert "done: grow the data partition" in console and "failed:" not in console
-    assert re.fullmatch("edge-[0-9a-f]{16}", virt.ear.device)
-    serial = virt.ear.device.removeprefix("edge-")
+    assert re.fullmatch("edge-[0-9a-f]{16}", virt.listener.device)
+    serial = virt.listener.device.removeprefix("edge-")
     assert virt.shell.run("hostname").strip() == f"cam-{serial}"
     assert virt.shell.run("readlink /etc/localtime").endswith("Europe/Lisbon\n")
     sizes = virt.shell.run("lsblk -bno SIZE,MOUNTPOINT").splitlines()
@@ -234,7 +234,7 @@ enroll_password = "{PASSWORD}"
         board.until(lambda: said().count(wait) >= 2, "device and enrolment wait for the clock")
         assert "done: grow the data partition" in said() and "failed:" not in said()
         board.until(lambda: '"status":"provisional"' in said(), "doubtful samples are spooled")
-        assert not board.ear.device and not est.asked
+        assert not board.listener.device and not est.asked
         time_server.start()
         board.come_online()
         assert time_server.asked and ("simpleenroll", "basic") in est.asked
@@ -245,10 +245,10 @@ enroll_password = "{PASSWORD}"
                 board.shell.run("systemctl stop edge-kit", timeout_s=300)
                 board.configure(engine=engine)
                 board.shell.run("systemctl start edge-kit", timeout_s=300)
-            before = board.ear.answers
-            board.until(lambda n=before + 5: board.ear.answers >= n, f"5 answers on {engine}")
-            assert board.ear.status["engine"] == engine
-        assert not board.ear.refusals
+            before = board.listener.answers
+            board.until(lambda n=before + 5: board.listener.answers >= n, f"5 answers on {engine}")
+            assert board.listener.status["engine"] == engine
+        assert not board.listener.refusals
 
 
 @pytest.mark.parametrize("after", ["make SSH host keys", "configure the service"])

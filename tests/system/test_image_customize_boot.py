@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from boards.emulator.answer import Ear
 from boards.emulator.boot import start
+from boards.emulator.listener import DeviceListener
 from boards.emulator.shell import Shell, free_port, make_key
 from boards.image.hook import LOG, PAYLOAD, SCRIPT
 from boards.onboard.settings import FILE
@@ -103,7 +103,7 @@ def customized(
     subprocess.run([*command, "--photos", str(ASSETS / "photos")], check=True)
     if damage:
         run("bash", "-c", damage.format(fat=f"{out}@@{4 << 20}"))
-    ear = Ear(broker.port)
+    listener = DeviceListener(broker.port)
     log = folder / "console.log"
     try:
         with (
@@ -111,11 +111,11 @@ def customized(
             start(out, "virt", print, log=log, ssh=shell.port, journal=True) as guest,
         ):
             out.unlink()
-            board = Board(guest, shell, ear)
+            board = Board(guest, shell, listener)
             board.until(reach(shell), "SSH lets us in", _BOOT_S)
             yield board
     finally:
-        ear.close()
+        listener.close()
 
 
 def look(board: Board) -> dict[str, str]:
@@ -127,9 +127,9 @@ def look(board: Board) -> dict[str, str]:
 
 def serves(board: Board, codename: str, engine: str) -> None:
     """The service classifies and is answered, and the first start has left what it should."""
-    board.until(lambda: board.ear.answers >= 5, "five answers of the worker", _BOOT_S)
-    assert board.ear.status["engine"] == engine
-    assert re.fullmatch("edge-[0-9a-f]{16}", board.ear.device)
+    board.until(lambda: board.listener.answers >= 5, "five answers of the worker", _BOOT_S)
+    assert board.listener.status["engine"] == engine
+    assert re.fullmatch("edge-[0-9a-f]{16}", board.listener.device)
     told = look(board)
     assert told["service"] == "active 0 edge-kit strict"
     assert told["system"] == codename
@@ -142,7 +142,7 @@ def serves(board: Board, codename: str, engine: str) -> None:
     assert "workshop" in told["public"] and "country" in told["public"]
     assert "hunter2" not in told["public"] and "a long secret" not in told["public"]
     # The system's own habits did not undo ours.
-    assert told["name"] == told["kept name"] == "cam-" + board.ear.device.removeprefix("edge-")
+    assert told["name"] == told["kept name"] == "cam-" + board.listener.device.removeprefix("edge-")
     assert told["zone"].endswith("Europe/Lisbon")
     assert told["radio"] == "enabled" and told["rfkill"] == "1"
     assert "psk=a long secret" in told["wifi"]
@@ -176,4 +176,4 @@ def test_a_board_whose_payload_is_damaged_comes_up_and_says_why(stock, tmp_path,
         assert "failed: unpack edge-kit: " in told["log"]
         assert "write the card again" in told["log"]
         assert "systemd.run" not in told["line"] and "hunter2" not in told["public"]
-        assert board.guest.restarts == 2 and not board.ear.device
+        assert board.guest.restarts == 2 and not board.listener.device

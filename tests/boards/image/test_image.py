@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from boards.data.board import load_board
-from boards.emulator.answer import Ear, broker, broker_port
 from boards.emulator.boot import boot_files, command_line, start
+from boards.emulator.listener import DeviceListener, broker, broker_port
 from boards.image import build as build_module
 from boards.image.build import Order, build, read_settings
 from boards.image.initrd import pack_cpio
@@ -31,6 +31,7 @@ from edge_kit.cli import cli
 from edge_kit.errors import ConfigError, ImageError, LinkError, UsageError
 from edge_kit.link.link import Connected, Published
 from edge_kit.link.mqtt import MqttLink
+from edge_kit.records import from_json, to_json
 from edge_kit.terminal.command_line import run_group
 from edge_kit.wire import Refusal, ResultMessage
 from tests.support.mosquitto import free_port
@@ -213,33 +214,36 @@ def test_the_first_device_that_comes_online_is_heard_and_old_news_is_not(mosquit
         pass
     with broker(mosquitto.port) as started:
         assert not started  # the one that listens is used
-        ear = Ear(mosquitto.port)
+        listener = DeviceListener(mosquitto.port)
     try:
         deadline = time.monotonic() + 30
-        while not (ear.device and ear.answers and ear.refusals) and time.monotonic() < deadline:
+        while (
+            not (listener.device and listener.answers and listener.refusals)
+            and time.monotonic() < deadline
+        ):
             say("edge-1/status", {"state": "online", "engine": "onnx"})
             say("edge-1/state", {"counters": {"frames": 3}})
             answer = ResultMessage(bytes(8), bytes(8), label=1, probabilities=(0.2, 0.8))
             say("edge-1/results", answer)
             say("edge-1/results", replace(answer, refusal=Refusal.ENGINE, probabilities=()))
             say("edge-1/results", {})  # no result at all
-            ear.heard.wait(1)
-            ear.heard.clear()
+            listener.changed.wait(1)
+            listener.changed.clear()
     finally:
-        ear.close()
+        listener.close()
         link.stop()
-    assert (ear.device, ear.status["engine"]) == ("edge-1", "onnx")
-    assert ear.answers >= 1 and ear.refusals >= 1 and ear.counters == {"frames": 3}
-    assert ear.answers <= ear.refusals + 1
+    assert (listener.device, listener.status["engine"]) == ("edge-1", "onnx")
+    assert listener.answers >= 1 and listener.refusals >= 1 and listener.counters == {"frames": 3}
+    assert listener.answers <= listener.refusals + 1
 
 
 def test_a_broker_is_started_where_none_listens():
     port = free_port()
     with broker(port) as started:
         assert started
-        Ear(port).close()
+        DeviceListener(port).close()
     with pytest.raises(LinkError, match="does not answer"):
-        Ear(port)
+        DeviceListener(port)
 
 
 @tools
@@ -346,8 +350,7 @@ def test_a_stage_survives_its_file(tiny_bundle, tmp_path):
         firmware=True,
         epoch=None,
     )
-    stage.save(tmp_path / "stage.json")
-    assert Stage.load(tmp_path / "stage.json") == stage
+    assert from_json(Stage, json.loads(json.dumps(to_json(stage)))) == stage
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Hear from a device in an emulator: the broker that its settings name, and what it says there."""
+"""Listen to a device in an emulator: the broker of its settings, and what it publishes there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from boards.system.tool import need
 from edge_kit.errors import DecodeError, ImageError, LinkError, MissingExtraError
 from edge_kit.wire import Refusal, ResultMessage
 
-__all__ = ["HOST_IN_GUEST", "Ear", "broker", "broker_port"]
+__all__ = ["HOST_IN_GUEST", "DeviceListener", "broker", "broker_port"]
 
 # QEMU's user network shows the machine's loopback to the guest under this address.
 HOST_IN_GUEST = "10.0.2.2"
@@ -44,7 +44,7 @@ def broker_port(settings: Settings) -> int:
 
 @contextmanager
 def broker(port: int) -> Iterator[bool]:
-    """Have a broker on loopback: the one that listens there, or a mosquitto that ends with us.
+    """Use the broker on this port of loopback, or start a mosquitto that ends with the context.
 
     Yields:
         Whether it was started here.
@@ -88,23 +88,23 @@ def _listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-class Ear:
+class DeviceListener:
     """Listens for devices and for answers to them.
 
     Args:
         port: Of the broker on loopback.
 
     Attributes:
-        heard: Set whenever something came.
+        changed: Set whenever something came.
         device: Id of the first device that said it is online; empty before.
-        status: What it said.
-        online: Whether the last word of it, or of the broker, was that it is there.
+        status: Its status message.
+        online: Whether its last status, or last will, says so.
         answers: Samples of it that workers classified.
-        refusals: Those that they refused, for want of its model say.
+        refusals: Samples that they refused, such as for an unknown model.
         counters: Its latest counters.
 
     Raises:
-        LinkError: The broker does not let us in.
+        LinkError: The broker refuses the connection.
         MissingExtraError: paho is not installed.
     """
 
@@ -113,8 +113,8 @@ class Ear:
             import paho.mqtt.client as mqtt
             from paho.mqtt.enums import CallbackAPIVersion
         except ModuleNotFoundError:
-            raise MissingExtraError("paho-mqtt", "demo", "hearing the device") from None
-        self.heard = threading.Event()
+            raise MissingExtraError("paho-mqtt", "demo", "listening to the device") from None
+        self.changed = threading.Event()
         self.device = ""
         self.online = False
         self.status: dict[str, Any] = {}
@@ -123,7 +123,7 @@ class Ear:
         self.refusals = 0
         self._client = mqtt.Client(CallbackAPIVersion.VERSION2, protocol=mqtt.MQTTv5)
         self._client.on_connect = lambda client, *_rest: client.subscribe(f"{_TOPICS}/+/+")
-        self._client.on_message = lambda _client, _data, message: self._hear(
+        self._client.on_message = lambda _client, _data, message: self._receive(
             message.topic, bytes(message.payload), message.retain
         )
         try:
@@ -137,9 +137,9 @@ class Ear:
         self._client.disconnect()
         self._client.loop_stop()
 
-    def _hear(self, topic: str, payload: bytes, kept: bool) -> None:
-        if kept:
-            return  # what the broker remembers was said before we listened
+    def _receive(self, topic: str, payload: bytes, retained: bool) -> None:
+        if retained:
+            return  # from before we listened
         device, kind = topic.split("/")[2:4]
         if kind == "status":
             status = _object(payload)
@@ -149,10 +149,10 @@ class Ear:
         elif kind == "state":
             self.counters = _object(payload).get("counters", {})
         elif kind == "results":
-            self._hear_result(payload)
-        self.heard.set()
+            self._count_result(payload)
+        self.changed.set()
 
-    def _hear_result(self, payload: bytes) -> None:
+    def _count_result(self, payload: bytes) -> None:
         try:
             result = ResultMessage.decode(payload)
         except DecodeError:
