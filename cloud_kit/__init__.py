@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from cloud_kit.worker.admission import Admission, Job, Refused
 from cloud_kit.worker.batcher import Batcher
 from cloud_kit.worker.models import Models, Tail, open_models
+from cloud_kit.worker.validator import Job, Refused, Validator
 from cloud_kit.worker.worker import Worker, WorkerSettings
 
 __all__ = [
-    "Admission",
     "Batcher",
     "Job",
     "Models",
     "Refused",
     "Tail",
+    "Validator",
     "Worker",
     "WorkerSettings",
     "open_models",

@@ -36,7 +36,9 @@ class Batcher(Generic[_T]):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if size < 1 or wait_s < 0:
-            raise ValueError(f"batch size {size} or wait {wait_s} s makes no sense")
+            raise ValueError(
+                f"batch size {size} must be at least 1, and wait {wait_s} s at least 0"
+            )
         self.size = size
         self.wait_s = wait_s
         self._group = group
@@ -61,8 +63,7 @@ class Batcher(Generic[_T]):
                 raise ValueError("the batcher is closed")
             queue = self._queues.setdefault(self._group(job), deque())
             queue.append((self._clock(), job))
-            # Those in between change nothing for who waits: the first starts its time, and one
-            # more than the last is there already.
+            # The first job starts the wait, and the last fills the batch.
             if len(queue) == 1 or len(queue) == self.size:
                 self._changed.notify()
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from cloud_kit.worker.admission import Job
+from cloud_kit.worker.validator import Job
 from edge_kit.errors import EngineError
 from edge_kit.exits import normalized_entropy, softmax
 from edge_kit.tensors import dequantize

@@ -1,4 +1,4 @@
-"""One worker process: link, models, worker, heartbeat and reports put together."""
+"""One worker process: link, models, worker, heartbeat and events put together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from cloud_kit.worker.health import Heartbeat
 from cloud_kit.worker.models import Models, open_models
-from cloud_kit.worker.settings import Settings
+from cloud_kit.worker.settings import ServiceSettings
 from cloud_kit.worker.worker import Vitals, Worker
 from edge_kit.errors import ConfigError, LinkError
 from edge_kit.host.signals import StopRequest
@@ -20,14 +20,14 @@ from edge_kit.link import Link, Subscription
 from edge_kit.link.mqtt import MqttLink
 from edge_kit.wire import shared_filter
 
-__all__ = ["Report", "serve", "state_topic"]
+__all__ = ["EventPrinter", "serve", "state_topic"]
 
 SWITCH_S = 0.0005
 KEEPALIVE_S = 10
 
 _log = logging.getLogger(__name__)
 
-Report = Callable[[dict[str, Any]], None]
+EventPrinter = Callable[[dict[str, Any]], None]
 """Takes one event, ready for JSON; the key ``event`` names its kind."""
 
 
@@ -36,7 +36,7 @@ def state_topic(worker: str) -> str:
     return f"edgekit/1/workers/{worker}/state"
 
 
-def serve(settings: Settings, report: Report, stop: StopRequest) -> bool:
+def serve(settings: ServiceSettings, emit: EventPrinter, stop: StopRequest) -> bool:
     """Work until asked to stop; return whether everything taken was finished.
 
     Raises:
@@ -49,12 +49,14 @@ def serve(settings: Settings, report: Report, stop: StopRequest) -> bool:
     sys.setswitchinterval(SWITCH_S)
     models = open_models(settings.bundles, settings.threads)
     try:
-        return _serve(settings, models, stop, report)
+        return _serve(settings, models, stop, emit)
     finally:
         models.close()
 
 
-def _serve(settings: Settings, models: Models, stop: StopRequest, report: Report) -> bool:
+def _serve(
+    settings: ServiceSettings, models: Models, stop: StopRequest, emit: EventPrinter
+) -> bool:
     client_id = settings.new_client_id()
     link = MqttLink(
         settings.broker,
@@ -65,10 +67,10 @@ def _serve(settings: Settings, models: Models, stop: StopRequest, report: Report
         receive_maximum=settings.receive_maximum,
         keepalive=KEEPALIVE_S,
     )
-    watch = _Watch(settings, link, client_id, report)
-    worker = Worker(link, models, settings.work, on_tick=watch.tick)
-    watch.begin(worker)
-    report(
+    reporter = _Reporter(settings, link, client_id, emit)
+    worker = Worker(link, models, settings.work, on_tick=reporter.tick)
+    reporter.begin(worker)
+    emit(
         {
             "event": "starting",
             "id": client_id,
@@ -80,21 +82,23 @@ def _serve(settings: Settings, models: Models, stop: StopRequest, report: Report
     try:
         clean = worker.run()
     finally:
-        watch.close()
-    report({"event": "stopped", "clean": clean, **worker.counters.to_json()})
+        reporter.close()
+    emit({"event": "stopped", "clean": clean, **worker.counters.to_json()})
     return clean
 
 
-class _Watch:
-    """Looks after each tick whether something is worth saying."""
+class _Reporter:
+    """Tells health checks and people, after each tick, what changed."""
 
-    def __init__(self, settings: Settings, link: Link, client_id: str, report: Report) -> None:
+    def __init__(
+        self, settings: ServiceSettings, link: Link, client_id: str, emit: EventPrinter
+    ) -> None:
         self._worker: Worker | None = None
         self._heart = Heartbeat(settings.health_file) if settings.health_file else None
         self._period_s = settings.report_s
         self._link = link
         self._topic = state_topic(client_id)
-        self._report = report
+        self._emit = emit
         self._connected = False
         self._next = time.monotonic() + self._period_s
         self._said: dict[str, Any] = {}
@@ -110,7 +114,7 @@ class _Watch:
         self._beat(vitals)
         if vitals.connected != self._connected:
             self._connected = vitals.connected
-            self._report({"event": "connected" if vitals.connected else "disconnected"})
+            self._emit({"event": "connected" if vitals.connected else "disconnected"})
         if time.monotonic() >= self._next and self._worker is not None:
             self._next = time.monotonic() + self._period_s
             self._say(self._worker.counters.to_json())
@@ -132,7 +136,7 @@ class _Watch:
             self._link.publish(self._topic, json.dumps(counters).encode(), qos=0)
         if counters != self._said:
             self._said = counters
-            self._report({"event": "counters", **counters})
+            self._emit({"event": "counters", **counters})
 
     def close(self) -> None:
         if self._heart:

@@ -16,13 +16,13 @@ from edge_kit.errors import ConfigError
 from edge_kit.link.address import BrokerAddress
 from edge_kit.masking import MASK
 
-__all__ = ["PASSWORD", "Settings", "read_password"]
+__all__ = ["PASSWORD", "ServiceSettings", "read_password"]
 
 PASSWORD = "CLOUD_KIT_PASSWORD"
 
 
 @dataclass(frozen=True)
-class Settings:
+class ServiceSettings:
     """One worker process.
 
     Attributes:
@@ -31,7 +31,7 @@ class Settings:
         pool: Workers of one pool share the messages.
         name: For people and logs; the client id adds a random end, since pools are elastic.
         threads: Of the engine.
-        work: How it works.
+        work: Batches, memory and the clean stop.
         health_file: Where the heartbeat goes; None writes none.
         report_s: Seconds between reports of the counters.
     """

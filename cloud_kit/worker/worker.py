@@ -1,7 +1,7 @@
 """The worker: receive, decode, batch, infer, publish, acknowledge.
 
-The loop's thread consumes the link's events, admits messages and acknowledges them. Each lane is a
-thread that takes batches, runs them and publishes. Nothing runs in a network callback.
+The loop's thread consumes the link's events, validates messages and acknowledges them. Each lane
+is a thread that takes batches, runs them and publishes. Nothing runs in a network callback.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from cloud_kit.worker.admission import Admission, Job, Refused
 from cloud_kit.worker.batcher import Batcher
 from cloud_kit.worker.classify import classify
 from cloud_kit.worker.counters import Counters
 from cloud_kit.worker.models import Models
 from cloud_kit.worker.recent import Recent
 from cloud_kit.worker.replies import Replies
+from cloud_kit.worker.validator import Job, Refused, Validator
 from edge_kit.errors import EngineError
 from edge_kit.link import Connected, Delivery, Disconnected, Event, Link, Published
 from edge_kit.wire import Refusal, ResultMessage
@@ -42,7 +42,7 @@ class WorkerSettings:
         recent: Answers remembered for resends.
         drain_s: Longest that a stopping worker takes to finish what it has, seconds.
         lanes: Batches that may run at the same time.
-        tick_s: How often `Worker.run` looks around when nothing happens, seconds.
+        tick_s: Longest that `Worker.run` waits for an event, seconds.
     """
 
     batch: int = 16
@@ -91,7 +91,7 @@ class Worker:
         self.settings = settings or WorkerSettings()
         self.counters = Counters()
         self._link = link
-        self._admission = Admission(models)
+        self._validator = Validator(models)
         self._batcher: Batcher[Job] = Batcher(
             self.settings.batch, self.settings.wait_s, lambda job: (job.tail.model, job.tail.cut)
         )
@@ -173,12 +173,12 @@ class Worker:
     def _receive(self, delivery: Delivery) -> None:
         self.counters.add("received")
         self._replies.own(delivery)
-        verdict = self._admission.admit(delivery)
-        if isinstance(verdict, Refused):
-            self._refuse(verdict)
+        checked = self._validator.validate(delivery)
+        if isinstance(checked, Refused):
+            self._refuse(checked)
         else:
             self.counters.add("admitted")
-            self._batcher.put(verdict)
+            self._batcher.put(checked)
 
     def _refuse(self, refused: Refused) -> None:
         self.counters.refuse(refused.reason)

@@ -94,8 +94,8 @@ def test_close_gives_out_the_rest_and_then_nothing():
 
 
 @pytest.mark.parametrize(("size", "wait_s"), [(0, 0.0), (1, -1.0)])
-def test_senseless_settings_are_rejected(size, wait_s):
-    with pytest.raises(ValueError, match="makes no sense"):
+def test_size_or_wait_out_of_range_is_refused(size, wait_s):
+    with pytest.raises(ValueError, match="must be at least"):
         make(size, wait_s)
 
 

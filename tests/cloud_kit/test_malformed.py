@@ -13,8 +13,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from cloud_kit.worker.admission import Admission, Refused
 from cloud_kit.worker.models import open_models
+from cloud_kit.worker.validator import Refused, Validator
 from cloud_kit.worker.worker import Worker, WorkerSettings
 from edge_kit.link import Connected, Delivery, Subscription
 from edge_kit.link.mqtt import MqttLink
@@ -205,16 +205,18 @@ def broken(count: int, seed: int) -> list[tuple[int, str, bytes]]:
 def test_the_undamaged_messages_are_all_accepted(tails):
     """Else the test below would prove nothing."""
     rng = random.Random(1)
-    admission = Admission(tails)
+    validator = Validator(tails)
     for index in range(100):
-        assert not isinstance(admission.admit(delivery(good_message(rng, index), index)), Refused)
+        assert not isinstance(
+            validator.validate(delivery(good_message(rng, index), index)), Refused
+        )
 
 
-def test_of_20000_broken_messages_admission_accepts_none(tails):
-    admission = Admission(tails)
+def test_of_20000_broken_messages_none_is_accepted(tails):
+    validator = Validator(tails)
     kinds: Counter[str] = Counter()
     for index, kind, payload in broken(20_000, seed=2):
-        verdict = admission.admit(delivery(payload, index))
+        verdict = validator.validate(delivery(payload, index))
         assert isinstance(verdict, Refused), f"{kind} {index}: {payload.hex()}"
         assert verdict.refusal is not Refusal.NONE
         kinds[kind] += 1
@@ -225,9 +227,9 @@ def test_of_20000_broken_messages_admission_accepts_none(tails):
 def test_a_bomb_is_not_unpacked_beyond_the_announced_size(tails):
     rng = random.Random(3)
     payload = with_body(good_message(rng, 0), 1, deflate(bytes(200_000)))
-    assert len(payload) <= Admission(tails).max_payload
+    assert len(payload) <= Validator(tails).max_payload
     tracemalloc.start()
-    verdict = Admission(tails).admit(delivery(payload))
+    verdict = Validator(tails).validate(delivery(payload))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert isinstance(verdict, Refused)
@@ -250,8 +252,8 @@ def test_a_worker_survives_10500_broken_messages_and_counts_each(tails):
     assert b.clean
     counters = b.worker.counters
     assert sum(counters.refused.values()) == len(bad)
-    assert counters["admitted"] == counters["inferred"] == good
-    assert counters["received"] == len(bad) + good
+    assert counters.admitted == counters.inferred == good
+    assert counters.received == len(bad) + good
     assert len(b.link.acked) == len(bad) + good
     assert len(counters.refused) >= 12
 
@@ -274,7 +276,7 @@ def test_a_worker_survives_10500_broken_messages_and_counts_each(tails):
 )
 def test_broken_properties_are_refused(tails, changes):
     payload = good_message(random.Random(5), 0)
-    assert isinstance(Admission(tails).admit(delivery(payload, **changes)), Refused)
+    assert isinstance(Validator(tails).validate(delivery(payload, **changes)), Refused)
 
 
 @pytest.mark.broker

@@ -11,7 +11,7 @@ import pytest
 
 from cloud_kit.worker.models import open_models
 from cloud_kit.worker.service import serve
-from cloud_kit.worker.settings import Settings
+from cloud_kit.worker.settings import ServiceSettings
 from edge_kit.host.signals import BURST_S, StopRequest
 from edge_kit.link import Connected
 from edge_kit.link.mqtt import BrokerAddress, MqttLink
@@ -67,7 +67,7 @@ def test_stop_while_bundles_load_ends_the_worker(monkeypatch, tiny_bundle):
     monkeypatch.setattr("cloud_kit.worker.service.open_models", load)
     address = BrokerAddress.parse(f"mqtt://127.0.0.1:{free_port()}")
     events: list[dict] = []
-    assert serve(Settings((tiny_bundle.root,), address), events.append, stop)
+    assert serve(ServiceSettings((tiny_bundle.root,), address), events.append, stop)
     assert [e["event"] for e in events] == ["starting", "stopped"]
 
 

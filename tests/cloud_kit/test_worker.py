@@ -5,8 +5,8 @@ import threading
 import numpy as np
 import pytest
 
-from cloud_kit.worker.admission import Admission, Job, Refused
 from cloud_kit.worker.replies import MAX_WAITING
+from cloud_kit.worker.validator import Job, Refused, Validator
 from cloud_kit.worker.worker import Worker, WorkerSettings
 from edge_kit.errors import EngineError, LinkError
 from edge_kit.link import Connected, Delivery, Disconnected, Published, Subscription
@@ -28,7 +28,7 @@ from tests.support.messages import (
 )
 from tests.support.tiny import FEATURES
 
-ADMISSION = Admission(models())
+VALIDATOR = Validator(models())
 
 
 def changed(**fields) -> TensorSpec:
@@ -36,7 +36,7 @@ def changed(**fields) -> TensorSpec:
 
 
 def test_a_good_message_becomes_a_job():
-    verdict = ADMISSION.admit(delivery(message(2, label=1), 2))
+    verdict = VALIDATOR.validate(delivery(message(2, label=1), 2))
     assert isinstance(verdict, Job)
     assert verdict.topics == Topics("cam-1")
     assert verdict.header.sample == sample_id(2)
@@ -46,7 +46,7 @@ def test_a_good_message_becomes_a_job():
 def test_features_in_another_layout_are_transposed():
     spec = changed(shape=(4, 4, 3), layout="NHWC")
     payload = message(1, spec=spec, features=np.ascontiguousarray(colour(1).transpose(1, 2, 0)))
-    verdict = ADMISSION.admit(delivery(payload, 1))
+    verdict = VALIDATOR.validate(delivery(payload, 1))
     assert isinstance(verdict, Job)
     assert np.array_equal(verdict.features, colour(1))
 
@@ -89,7 +89,7 @@ def test_what_is_too_large_for_the_bundles_here_may_be_right_for_another_worker(
     noise = np.random.default_rng(1).integers(-128, 128, spec.shape).astype(np.int8)
     for features in (noise, np.zeros_like(noise)):
         payload = message(model=b"stranger", spec=spec, features=features)
-        verdict = ADMISSION.admit(delivery(payload))
+        verdict = VALIDATOR.validate(delivery(payload))
         assert isinstance(verdict, Refused)
         assert (verdict.reason, verdict.refusal) == ("unknown-model", Refusal.UNKNOWN_MODEL)
         assert verdict.model == b"stranger"
@@ -98,14 +98,14 @@ def test_what_is_too_large_for_the_bundles_here_may_be_right_for_another_worker(
 @pytest.mark.parametrize("reason", REFUSALS)
 def test_a_bad_message_is_refused_with_its_reason(reason):
     payload, changes, refusal = REFUSALS[reason]
-    verdict = ADMISSION.admit(delivery(payload, **changes))
+    verdict = VALIDATOR.validate(delivery(payload, **changes))
     assert isinstance(verdict, Refused)
     assert (verdict.reason, verdict.refusal) == (reason, refusal)
     assert verdict.sentence
 
 
 def test_a_wrong_zero_point_is_refused():
-    verdict = ADMISSION.admit(delivery(message(spec=changed(zero_point=0))))
+    verdict = VALIDATOR.validate(delivery(message(spec=changed(zero_point=0))))
     assert isinstance(verdict, Refused)
     assert verdict.reason == "wrong-scale"
 
@@ -130,7 +130,7 @@ def test_a_resend_costs_no_second_inference():
         b.send(message(1), 1)
         assert b.result() == first
     assert tail.engine.calls == 1
-    assert b.worker.counters["recent"] == 1
+    assert b.worker.counters.recent == 1
 
 
 def test_one_device_does_not_get_the_answer_of_another_with_the_same_sample_id():
@@ -173,7 +173,7 @@ def test_batches_form_while_the_engine_is_busy():
         assert running.wait(TIMEOUT)
         for index in range(1, 6):
             b.send(message(index), index)
-        while b.worker.counters["admitted"] < 6:
+        while b.worker.counters.admitted < 6:
             assert not go.wait(0.01)
         go.set()
         results = [b.result() for _ in range(6)]
@@ -274,7 +274,7 @@ def test_results_that_the_broker_is_slow_to_take_wait_in_order_and_all_arrive():
         for index in range(count):
             b.send(message(index), index)
         first = [b.result().sample for _ in range(MAX_WAITING)]
-        while b.worker.counters["inferred"] < count:
+        while b.worker.counters.inferred < count:
             assert not threading.Event().wait(0.01)
         assert len(held) == MAX_WAITING
         b.link.events.put = forward
@@ -282,8 +282,8 @@ def test_results_that_the_broker_is_slow_to_take_wait_in_order_and_all_arrive():
             forward(event)
         rest = [b.result().sample for _ in range(count - MAX_WAITING)]
     assert first + rest == [sample_id(i) for i in range(count)]
-    assert b.worker.counters["answered"] == count == len(b.link.acked)
-    assert b.worker.counters["undelivered"] == 0
+    assert b.worker.counters.answered == count == len(b.link.acked)
+    assert b.worker.counters.undelivered == 0
 
 
 @pytest.mark.broker
@@ -323,8 +323,8 @@ def test_nothing_is_lost_in_a_flood_through_a_real_broker(mosquitto):
         worker.stop()
         thread.join(TIMEOUT)
         device.stop()
-    assert worker.counters["answered"] == count
-    assert worker.counters["undelivered"] == 0
+    assert worker.counters.answered == count
+    assert worker.counters.undelivered == 0
 
 
 def test_a_lost_connection_voids_what_is_owed_and_the_resend_is_answered_from_memory():
@@ -341,7 +341,7 @@ def test_a_lost_connection_voids_what_is_owed_and_the_resend_is_answered_from_me
         assert running.wait(TIMEOUT)
         b.link.drop()
         go.set()
-        while b.worker.counters["undelivered"] < 1:
+        while b.worker.counters.undelivered < 1:
             assert not threading.Event().wait(0.01)
         b.link.start()
         b.send(message(0), 0)
@@ -358,10 +358,10 @@ def test_answers_that_were_under_way_when_the_connection_was_lost_count_as_undel
             b.send(message(index), index)
             b.result()
         b.link.drop()
-        while b.worker.counters["undelivered"] < 3:
+        while b.worker.counters.undelivered < 3:
             assert not threading.Event().wait(0.01)
-    assert b.worker.counters["undelivered"] == 3
-    assert b.worker.counters["answered"] == 0
+    assert b.worker.counters.undelivered == 3
+    assert b.worker.counters.answered == 0
 
 
 def test_a_stopping_worker_finishes_what_it_took():
@@ -388,9 +388,9 @@ def test_a_stopping_worker_finishes_what_it_took():
 def test_a_stopping_worker_does_not_wait_for_company():
     with bench(wait_s=600.0, batch=4) as b:
         b.send(message(0), 0)
-        while b.worker.counters["admitted"] < 1:
+        while b.worker.counters.admitted < 1:
             assert not threading.Event().wait(0.01)
-        assert b.worker.counters["inferred"] == 0
+        assert b.worker.counters.inferred == 0
         b.stop()
     assert b.clean
     assert b.result().label == 0

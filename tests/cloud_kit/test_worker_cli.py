@@ -12,7 +12,7 @@ from cloud_kit.commands.worker import worker
 from cloud_kit.worker.health import Heartbeat, check
 from cloud_kit.worker.models import open_models
 from cloud_kit.worker.service import state_topic
-from cloud_kit.worker.settings import PASSWORD, Settings, read_password
+from cloud_kit.worker.settings import PASSWORD, ServiceSettings, read_password
 from cloud_kit.worker.worker import Vitals, WorkerSettings
 from edge_kit.errors import ConfigError, LinkError
 from edge_kit.link import Connected, Delivery, Subscription
@@ -26,22 +26,24 @@ ROOT = Path(__file__).resolve().parents[2]
 WELL = Vitals(connected=True, engine_s=0.0, draining=False)
 ADDRESS = BrokerAddress.parse("mqtt://worker@broker.example", password="hidden")
 
-# Settings
+# ServiceSettings
 
 
 def test_settings_show_no_password():
-    settings = Settings((Path("a"),), ADDRESS)
+    settings = ServiceSettings((Path("a"),), ADDRESS)
     assert "hidden" not in json.dumps(settings.to_json())
     assert "hidden" not in repr(settings)
     assert settings.to_json()["password"] == "***"
 
 
-def test_two_batches_may_be_under_way():
-    assert Settings((Path("a"),), ADDRESS, work=WorkerSettings(batch=24)).receive_maximum == 48
+@pytest.mark.parametrize(("lanes", "most"), [(1, 48), (2, 72)])
+def test_receive_maximum_is_a_batch_a_lane_and_one_more(lanes, most):
+    work = WorkerSettings(batch=24, lanes=lanes)
+    assert ServiceSettings((Path("a"),), ADDRESS, work=work).receive_maximum == most
 
 
 def test_client_ids_differ_and_carry_the_name():
-    settings = Settings((Path("a"),), ADDRESS, name="ward 3/left")
+    settings = ServiceSettings((Path("a"),), ADDRESS, name="ward 3/left")
     first, second = settings.new_client_id(), settings.new_client_id()
     assert first != second
     assert first.startswith("ward-3-left-")
@@ -52,7 +54,7 @@ def test_client_ids_differ_and_carry_the_name():
 )
 def test_senseless_settings_are_named(changes, said):
     with pytest.raises(ConfigError, match=said):
-        Settings(**({"bundles": (Path("a"),), "broker": ADDRESS} | changes))
+        ServiceSettings(**({"bundles": (Path("a"),), "broker": ADDRESS} | changes))
 
 
 def test_a_password_comes_from_a_file_or_the_environment(tmp_path):

@@ -1,13 +1,13 @@
-"""Decide whether a message becomes work: every check that stands between a wire and an engine.
+"""Validate messages: every check between the network and an engine.
 
-Nothing that is refused here was unpacked beyond what the manifest announces, and nothing that
-passes can fail later for its shape.
+A message that is refused was not unpacked beyond the size that the manifest announces. One that
+passes cannot fail later for its shape.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from edge_kit.link import Delivery
 from edge_kit.tensors import TensorSpec, to_layout
 from edge_kit.wire import FeatureHeader, Refusal, Topics, claimed_model, split_features
 
-__all__ = ["Admission", "Job", "Refused", "Verdict"]
+__all__ = ["Job", "Refused", "Validator"]
 
 SAMPLE_BYTES = 8
 # A header states its length in one byte, the CRC-32 takes four.
@@ -75,18 +75,15 @@ class Refused:
     model: bytes = bytes(8)
 
 
-Verdict: TypeAlias = Job | Refused
-
-
-class _Stop(Exception):  # noqa: N818 - control flow inside this file, never seen outside
+class _CheckError(Exception):
     def __init__(self, reason: str, refusal: Refusal, sentence: str) -> None:
         super().__init__(sentence)
         self.reason, self.refusal, self.sentence = reason, refusal, sentence
 
 
 @dataclass(frozen=True)
-class Admission:
-    """The checks, in the order of their cost.
+class Validator:
+    """Checks messages, the cheapest checks first.
 
     Attributes:
         models: What this worker can finish.
@@ -96,14 +93,14 @@ class Admission:
 
     @property
     def max_payload(self) -> int:
-        """Bytes above which no message can be honest.
+        """Bytes of the largest valid message.
 
-        A writer packs with the smaller of its codecs, so no body outgrows the raw tensor.
+        A writer takes the codec that packs best, so no body is larger than the raw tensor.
         """
         return self.models.max_bytes + MAX_FRAME
 
-    def admit(self, delivery: Delivery) -> Verdict:
-        """Return a `Job`, or why not. Never raises, whatever the bytes."""
+    def validate(self, delivery: Delivery) -> Job | Refused:
+        """Return a `Job`, or why the message is refused. Never raises, whatever the bytes."""
         topics: Topics | None = None
         header: FeatureHeader | None = None
         try:
@@ -113,7 +110,7 @@ class Admission:
             tail = self._tail(header)
             _check_spec(header, tail)
             raw = expand(codec, body, header.spec.nbytes)
-        except (DecodeError, _Stop) as error:
+        except (DecodeError, _CheckError) as error:
             return self._refused(delivery, topics, header, error)
         sample_array = np.frombuffer(raw, dtype=header.spec.dtype).reshape(header.spec.shape)
         features = to_layout(sample_array[np.newaxis], header.spec.layout, tail.layout)[0]
@@ -124,21 +121,21 @@ class Admission:
         delivery: Delivery,
         topics: Topics | None,
         header: FeatureHeader | None,
-        error: DecodeError | _Stop,
+        error: DecodeError | _CheckError,
     ) -> Refused:
         model = header.model if header else bytes(8)
         sample = header.sample if header else _sample_from(delivery)
         claimed = claimed_model(delivery.payload)
         if error.reason in ("oversized", "shape") and claimed and not self.models.knows(claimed):
-            # Too large for the bundles here, and right perhaps for a worker that has its bundle:
-            # the device gives up for the one and tries again for the other.
+            # Too large for the bundles here, but perhaps right for a worker with its bundle. A
+            # device tries again after an unknown model, and gives up after the other refusals.
             model, error = claimed, _unknown_model(claimed)
-        refusal = error.refusal if isinstance(error, _Stop) else _refusal_of(error)
+        refusal = error.refusal if isinstance(error, _CheckError) else _refusal_of(error)
         return Refused(delivery, error.reason, refusal, str(error), topics, sample, model)
 
     def _open(self, payload: bytes) -> tuple[FeatureHeader, int, bytes]:
         if len(payload) > self.max_payload:
-            raise _Stop(
+            raise _CheckError(
                 "oversized",
                 Refusal.OVERSIZED,
                 f"{len(payload)} bytes are over the limit of {self.max_payload}",
@@ -149,61 +146,65 @@ class Admission:
         tail = self.models.find(header.model, header.cut)
         if tail is None and self.models.knows(header.model):
             what = f"model {header.model.hex()} has no cut {header.cut} here"
-            raise _Stop("unknown-cut", Refusal.UNKNOWN_MODEL, what)
+            raise _CheckError("unknown-cut", Refusal.UNKNOWN_MODEL, what)
         if tail is None:
             raise _unknown_model(header.model)
         return tail
 
 
-def _unknown_model(model: bytes) -> _Stop:
+def _unknown_model(model: bytes) -> _CheckError:
     what = f"no bundle here has model {model.hex()}"
-    return _Stop("unknown-model", Refusal.UNKNOWN_MODEL, what)
+    return _CheckError("unknown-model", Refusal.UNKNOWN_MODEL, what)
 
 
 def _device(delivery: Delivery) -> Topics:
     try:
         topics = Topics.of(delivery.topic)
     except ValueError as error:
-        raise _Stop("topic", Refusal.MALFORMED, str(error)) from None
+        raise _CheckError("topic", Refusal.MALFORMED, str(error)) from None
     if delivery.topic != topics.features:
-        raise _Stop("topic", Refusal.MALFORMED, f"{delivery.topic!r} carries no features")
+        raise _CheckError("topic", Refusal.MALFORMED, f"{delivery.topic!r} carries no features")
     if delivery.qos == 0:
-        # Without an acknowledgement the broker would not hold back, and memory would have no bound.
-        raise _Stop("qos", Refusal.MALFORMED, "features must be published with QoS 1")
+        # Acknowledgements are what limits how many messages the broker sends.
+        raise _CheckError("qos", Refusal.MALFORMED, "features must be published with QoS 1")
     return topics
 
 
 def _check_properties(delivery: Delivery, topics: Topics, header: FeatureHeader) -> None:
     if delivery.response_topic != topics.results:
-        raise _Stop(
+        raise _CheckError(
             "response-topic",
             Refusal.MALFORMED,
             f"the response topic {delivery.response_topic!r} is not {topics.results!r}",
         )
     if delivery.correlation != header.sample:
-        raise _Stop("correlation", Refusal.MALFORMED, "the correlation data is not the sample's id")
+        raise _CheckError(
+            "correlation", Refusal.MALFORMED, "the correlation data is not the sample's id"
+        )
 
 
 def _check_spec(header: FeatureHeader, tail: Tail) -> None:
     got, want = header.spec, tail.features
     if got.dtype != want.dtype:
-        raise _Stop("wrong-dtype", Refusal.WRONG_SHAPE, f"dtype {got.dtype} is not {want.dtype}")
+        raise _CheckError(
+            "wrong-dtype", Refusal.WRONG_SHAPE, f"dtype {got.dtype} is not {want.dtype}"
+        )
     if got.shape != _shape_in(want, got.layout):
-        raise _Stop(
+        raise _CheckError(
             "wrong-shape",
             Refusal.WRONG_SHAPE,
             f"{got.layout}{got.shape} is not {want.layout}{want.shape}",
         )
     # The header holds a float32, the manifest a double.
     if np.float32(got.scale) != np.float32(want.scale) or got.zero_point != want.zero_point:
-        raise _Stop(
+        raise _CheckError(
             "wrong-scale",
             Refusal.WRONG_SHAPE,
             f"scale {got.scale} and zero point {got.zero_point} are not "
             f"{want.scale} and {want.zero_point}",
         )
     if header.label >= tail.classes:
-        raise _Stop(
+        raise _CheckError(
             "label",
             Refusal.MALFORMED,
             f"label {header.label} is not below {tail.classes} classes",
