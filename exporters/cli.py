@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from edge_kit.errors import MissingExtraError, UsageError
+from edge_kit.terminal.progress import ProgressBars
 from exporters.config import (
     CLOUD_WEIGHTS,
     TARGETS,
@@ -25,7 +26,6 @@ from exporters.config import (
     SplitConfig,
     TrainingConfig,
 )
-from exporters.console import Console
 
 if TYPE_CHECKING:
     from exporters.graph.cuts import Candidate
@@ -181,8 +181,8 @@ def export(list_cuts: bool, as_json: bool, **given: Any) -> None:
     _need_torch()
     from exporters.pipeline import export as run
 
-    with Console() as console:
-        result = run(config, console)
+    with ProgressBars() as progress:
+        result = run(config, progress)
     figures = dict(result.figures)
     if as_json:
         answer = {"bundle": str(result.bundle.root), "report": str(result.report), **figures}
@@ -205,14 +205,14 @@ def calibrate(
     """Refit a bundle's exit rule."""
     from exporters.recalibrate import recalibrate
 
-    with Console() as console:
+    with ProgressBars() as progress:
         result = recalibrate(
             bundle,
             data,
             engine=engine,
             budget=accuracy_budget,
             max_share=max_device_share,
-            tick=lambda done, total: console.step("photos", done, total),
+            tick=lambda done, total: progress.step("photos", done, total),
         )
     if as_json:
         click.echo(json.dumps(result.to_json()))

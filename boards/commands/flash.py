@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
@@ -17,12 +16,12 @@ from boards.flash.card import BlockCard
 from boards.flash.checksum import check_checksum, find_checksum
 from boards.flash.disks import Disk
 from boards.flash.guards import Objection, candidates
-from boards.flash.progress import Meter
 from boards.flash.reading import read_disks
 from boards.flash.source import ImageSource, open_source
 from boards.flash.write import flash as write_and_verify
 from edge_kit.errors import ImageError, UsageError
 from edge_kit.host.signals import signals_interrupt
+from edge_kit.terminal.progress import ProgressBars
 
 __all__ = ["flash"]
 
@@ -81,11 +80,10 @@ def flash(
             "nobody can confirm: standard input is not a terminal",
             "run it in a terminal, or with --yes and --serial",
         )
-    meter = Meter()
-    with contextlib.closing(meter):
+    with ProgressBars(named=True) as progress:
         if (sums := find_checksum(image)) is not None:
-            check_checksum(image, sums, meter)
-            meter.close()
+            check_checksum(image, sums, _in_mebibytes(progress))
+            progress.close()
         if not yes:
             _confirm(target, source, block_map)
         # The card may have been exchanged since, or something may use it now.
@@ -96,9 +94,9 @@ def flash(
             )
         with BlockCard(target) as card:
             try:
-                done = write_and_verify(source, block_map, card, meter)
+                done = write_and_verify(source, block_map, card, _in_mebibytes(progress))
             except KeyboardInterrupt:
-                _tell_interrupted(meter)
+                _tell_interrupted(progress)
                 raise
             card.reread_partitions()
     if as_json:
@@ -168,7 +166,13 @@ def _size(count: int) -> str:
     return f"{count / 1e9:,.1f} GB" if count >= 10**9 else f"{count / 1e6:,.1f} MB"
 
 
-def _tell_interrupted(meter: Meter) -> None:
-    state = "was written but not verified" if meter.stage == "verifying" else "is not usable"
-    meter.close()
+def _in_mebibytes(progress: ProgressBars) -> Callable[[str, int, int], None]:
+    """Return what shows bytes as MiB."""
+    return lambda stage, done, total: progress.step(f"{stage} (MiB)", done >> 20, total >> 20)
+
+
+def _tell_interrupted(progress: ProgressBars) -> None:
+    verifying = progress.stage.startswith("verifying")
+    state = "was written but not verified" if verifying else "is not usable"
+    progress.close()
     click.echo(f"interrupted: the card {state}; flash it again", err=True)

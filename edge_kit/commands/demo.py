@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import click
 
 from edge_kit.errors import EdgeKitError, UsageError
 from edge_kit.host.signals import signals_interrupt
+from edge_kit.terminal.progress import ProgressBars
 
 __all__ = ["demo"]
 
@@ -58,11 +58,8 @@ def demo(
         photos or _asset("photos", "--photos"),
         fps, limit, engine, threshold,
     )  # fmt: skip
-    progress = _Line(sys.stderr.isatty())
-    try:
-        figures = run_demo(config, progress)
-    finally:
-        progress.end()
+    with ProgressBars(named=True) as progress:
+        figures = run_demo(config, progress.step)
     doubtful = sorted(figures.answers, key=lambda a: -a.entropy)[:_SHOWN]
     html = page(figures, {a.name: thumbnail(read_photo(config.photos / a.name)) for a in doubtful})
     try:
@@ -85,29 +82,6 @@ def _asset(name: str, option: str) -> Path:
             f"this installation lacks the demo's {name}", f"name your own with {option}"
         )
     return path
-
-
-class _Line:
-    """Progress on stderr: a line a stage, written over on a terminal."""
-
-    def __init__(self, terminal: bool) -> None:
-        self._terminal = terminal
-        self._stage = ""
-
-    def __call__(self, stage: str, done: int, total: int) -> None:
-        if self._terminal:
-            if self._stage not in ("", stage):
-                click.echo(err=True)
-            bar = "#" * (24 * done // max(1, total))
-            click.echo(f"\r\033[K{stage:<38}[{bar:<24}] {done}/{total}", nl=False, err=True)
-        elif stage != self._stage:
-            click.echo(stage, err=True)
-        self._stage = stage
-
-    def end(self) -> None:
-        """Leave the last line."""
-        if self._terminal and self._stage:
-            click.echo(err=True)
 
 
 def _table(f: dict[str, object]) -> str:

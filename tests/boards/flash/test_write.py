@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import io
 import lzma
 import os
 import random
@@ -14,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from boards.flash.bmap import BlockMap, Range, make_map, whole_map
-from boards.flash.progress import Meter
 from boards.flash.source import ImageSource, open_source
 from boards.flash.write import HEAD, check_map, flash, pieces
 from edge_kit.errors import ImageError
@@ -219,25 +217,3 @@ def test_size_mismatch_is_refused_before_writing(raw):
     with pytest.raises(ImageError, match="take a larger card"):
         check_map(raw, whole_map(SIZE), MemoryCard(SIZE - 1))
     assert card.writes == []
-
-
-def test_progress_without_a_terminal_is_a_line_per_stage(capsys):
-    meter = Meter()
-    for stage in ("writing", "verifying"):
-        for done in range(0, 11):
-            meter(stage, done << 20, 10 << 20)
-    meter.close()
-    assert capsys.readouterr().err.split() == ["writing", "verifying"] and not meter.stage
-
-
-def test_progress_on_a_terminal_shows_share_and_size(monkeypatch):
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    monkeypatch.setattr("sys.stderr", out := Terminal())
-    meter = Meter()
-    meter("writing", 4 << 20, 10 << 20)
-    meter("writing", 10 << 20, 10 << 20)
-    meter.close()
-    assert "writing" in out.getvalue() and "100%  10 of 10 MiB" in out.getvalue()
