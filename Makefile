@@ -7,7 +7,7 @@ DEV := .venv
 
 # Debian keeps mosquitto where a user's PATH does not reach.
 MOSQUITTO := $(or $(shell command -v mosquitto),$(wildcard /usr/sbin/mosquitto))
-# Without mosquitto the demo takes a broker that pip installs.
+# Without mosquitto the demo takes a broker that pip installs, which exists for x86-64.
 DEMO_EXTRAS := $(if $(MOSQUITTO),demo,demo,broker)
 
 .PHONY: demo test image-test lint format bench clean

@@ -145,7 +145,7 @@ def _choose(kind: str) -> str:
     if not have.get(kind):
         raise LinkError(
             f"no {kind or 'broker'} is installed on this machine",
-            "install mosquitto (apt-get install mosquitto), or run: pip install 'edge-kit[broker]'",
+            "run: apt install mosquitto; or on x86-64: pip install 'edge-kit[broker]'",
         )
     return kind
 

@@ -324,5 +324,5 @@ def test_a_taken_port_is_named():
 def test_a_kind_that_is_not_installed_is_explained(monkeypatch):
     monkeypatch.setattr("cloud_kit.broker.launch.find_mosquitto", lambda: None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(LinkError, match="apt-get install mosquitto"), broker_process():
+    with pytest.raises(LinkError, match="apt install mosquitto"), broker_process():
         pass
