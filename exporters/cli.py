@@ -67,7 +67,8 @@ Examples:
 
 CALIBRATE_HELP = """Refit temperature and threshold of BUNDLE on new photos.
 
-They pass this board's own engine. The model hash stays, so workers need nothing new.
+They pass this board's own engine. The result is written to tuning.json; the manifest
+stays as it is, so workers need nothing new.
 
 \b
 Example:
