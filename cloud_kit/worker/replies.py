@@ -53,6 +53,7 @@ class Replies:
         self._waiting: dict[int, tuple[int, Delivery]] = {}
         self._backlog: deque[_Reply] = deque()
         self._held: list[Delivery] | None = None
+        self._refusals: set[str] = set()
 
     @property
     def owned(self) -> int:
@@ -106,11 +107,22 @@ class Replies:
         if delivery is None:
             return
         if event.refused:
-            _log.warning("the broker would not take a result: %s", event.refused)
             self._counters.add("rejected")
+            self._say_once(event.refused, delivery)
         else:
             self._counters.add("answered")
         self._acknowledge(delivery)
+
+    def _say_once(self, reason: str, delivery: Delivery) -> None:
+        """Say why the broker refuses results; the counter tells how often."""
+        if reason not in self._refusals:
+            self._refusals.add(reason)
+            _log.warning(
+                "the broker refuses results such as the one for %s (%s); "
+                "check that its access list lets this worker publish them",
+                delivery.topic,
+                reason,
+            )
 
     def void(self, generation: int) -> None:
         """Forget what belonged to connections up to `generation`: they are gone."""

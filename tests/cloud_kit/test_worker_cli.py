@@ -276,6 +276,36 @@ def test_a_refused_worker_ends_with_the_brokers_reason(make_mosquitto, tiny_bund
 
 
 @pytest.mark.broker
+def test_worker_that_may_not_publish_results_counts_them_and_says_why_once(
+    make_mosquitto, tiny_bundle
+):
+    acl = "topic readwrite edgekit/1/+/features\ntopic write edgekit/1/workers/+/state\n"
+    broker = make_mosquitto(acl=acl)
+    topics = Topics("cam-1")
+    link = MqttLink(broker.address, "cam-1")
+    args = ["--bundle", str(tiny_bundle.root), "--broker", broker.url, "--report-s", "0.2"]
+    with process("worker", *args, "--json") as worker:
+        worker.wait_for("connected")
+        link.start()
+        try:
+            assert isinstance(link.events.get(timeout=TIMEOUT), Connected)
+            for index in range(3):
+                payload = message(index, model=tiny_bundle.manifest.wire_id)
+                answer = {"correlation": sample_id(index), "response_topic": topics.results}
+                link.publish(topics.features, payload, **answer)
+            while (counters := worker.wait_for("counters"))["rejected"] < 3:
+                pass
+        finally:
+            link.stop()
+        assert counters["answered"] == 0
+        worker.process.terminate()
+        said = worker.process.stderr.read()
+        assert worker.process.wait(TIMEOUT) == 0
+    assert said.count("the broker refuses results") == 1
+    assert "access list" in said and "Not authorized" in said
+
+
+@pytest.mark.broker
 def test_a_worker_connects_with_a_client_certificate(make_mosquitto, tiny_bundle, certificates):
     broker = make_mosquitto(tls=certificates, client_certs=True)
     args = ["--bundle", str(tiny_bundle.root), "--broker", broker.url, "--json"]
