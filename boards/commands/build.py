@@ -83,5 +83,5 @@ def _epoch() -> int | None:
     if text is None:
         return None
     if not text.isdigit():
-        raise UsageError(f"SOURCE_DATE_EPOCH={text!r} is no Unix time")
+        raise UsageError(f"SOURCE_DATE_EPOCH={text!r} is not a Unix time")
     return int(text)

@@ -9,13 +9,14 @@ from pathlib import Path
 
 from edge_kit.errors import ImageError
 
-__all__ = ["check_checksum", "find_checksum", "read_checksum"]
+__all__ = ["Progress", "check_checksum", "find_checksum", "read_checksum"]
+
+# Called with a stage, bytes done and bytes in all.
+Progress = Callable[[str, int, int], None]
 
 _CHUNK = 4 << 20
 # As sha256sum writes: digest, a space, a space or an asterisk, name. Or the digest alone.
 _LINE = re.compile(r"([0-9a-fA-F]{64})(?: [ *](.+))?")
-
-Progress = Callable[[str, int, int], None]
 
 
 def find_checksum(image: Path) -> Path | None:

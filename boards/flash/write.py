@@ -17,10 +17,11 @@ from dataclasses import dataclass
 
 from boards.flash.bmap import BlockMap, Range
 from boards.flash.card import Card
+from boards.flash.checksum import Progress
 from boards.flash.source import Chunk, ImageSource
 from edge_kit.errors import ImageError
 
-__all__ = ["Flashed", "Progress", "flash", "pieces"]
+__all__ = ["Flashed", "flash", "pieces"]
 
 HEAD = 1 << 20
 # Dirty pages are written out so often, or progress would run ahead of the card.
@@ -28,8 +29,6 @@ _SYNC_EVERY = 32 << 20
 # So much of the beginning is compared with the block map before the card is touched.
 _PREVIEW = 64 << 20
 _GONE = (errno.EIO, errno.ENODEV, errno.ENXIO, errno.ENOMEDIUM, errno.EREMOTEIO, errno.ESHUTDOWN)
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)

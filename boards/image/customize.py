@@ -81,7 +81,7 @@ def look_at(image: Path) -> Stock:
         )
     with tempfile.TemporaryDirectory() as name:
         _from_fat(image, found[0], "cmdline.txt", Path(name) / "cmdline.txt")
-        text = (Path(name) / "cmdline.txt").read_text(encoding="ascii", errors="replace").strip()
+        text = (Path(name) / "cmdline.txt").read_text(encoding="utf-8", errors="replace").strip()
     # The firmware reads the first line and no other.
     return Stock(codename[1], _PYTHONS[codename[1]], found[0], text.partition("\n")[0].strip())
 
@@ -134,7 +134,7 @@ def customize(
         (files / PAYLOAD).write_bytes(payload(bundle, settings, wheels, work / "tree", photos))
         (files / FILE).write_text(settings.whole(), encoding="utf-8")
         (files / SCRIPT).write_text(SETUP, encoding="ascii")
-        (files / "cmdline.txt").write_text(f"{stock.cmdline} {HOOK}\n", encoding="ascii")
+        (files / "cmdline.txt").write_text(f"{stock.cmdline} {HOOK}\n", encoding="utf-8")
         _write(raw, stock.boot, files)
         if out.suffix == ".xz":
             report("compressing the image")

@@ -14,10 +14,11 @@ from typing import Any
 
 from boards.emulator.boot import Guest, start
 from boards.emulator.listener import DeviceListener
-from boards.emulator.shell import Shell, free_port, make_key
 from boards.image.partitions import partitions
 from boards.onboard.settings import FILE, Settings
 from boards.system.tool import call
+from tests.support.mosquitto import free_port
+from tests.support.shell import Shell, make_key
 
 __all__ = ["ASSETS", "BUNDLE", "Board", "build", "emulated", "reach", "settings_text"]
 

@@ -18,12 +18,12 @@ import pytest
 
 from boards.emulator.boot import start
 from boards.emulator.listener import DeviceListener
-from boards.emulator.shell import Shell, free_port, make_key
 from boards.image.hook import LOG, PAYLOAD, SCRIPT
 from boards.onboard.settings import FILE
 from tests.support.emulated import ASSETS, BUNDLE, Board, reach, worker
-from tests.support.mosquitto import Mosquitto
+from tests.support.mosquitto import Mosquitto, free_port
 from tests.support.raspios import make_raspios
+from tests.support.shell import Shell, make_key
 from tests.support.stock import DISK_ID, run
 
 pytestmark = pytest.mark.image

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from boards.emulator.boot import start
-from boards.emulator.shell import free_port
 from boards.image import packages
 from boards.image.build import read_settings
 from boards.image.packages import KEYRING, Mirrors, fetch
 from boards.image.partitions import assemble, make_fat
 from boards.onboard.settings import FILE
 from edge_kit.errors import ConfigError, ImageError
+from tests.support.mosquitto import free_port
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,16 +9,9 @@ from pathlib import Path
 from boards.system.tool import call, need
 from edge_kit.errors import ImageError
 
-__all__ = ["Shell", "free_port", "make_key"]
+__all__ = ["Shell", "make_key"]
 
 _CONNECT_S = 20
-
-
-def free_port() -> int:
-    """Return a port of loopback on which nothing listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def make_key(file: Path) -> str:
