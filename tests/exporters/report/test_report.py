@@ -12,11 +12,9 @@ pytest.importorskip("torch")
 
 from edge_kit.bundle.split import EngineFile
 from edge_kit.exits import CurvePoint, ExitRule
-from edge_kit.tensors import TensorSpec
-from edge_kit.wire import FeatureHeader, FeatureMessage
 from exporters.engines.exported import Exported
 from exporters.judge.gates import Gate
-from exporters.judge.outcome import Outcome, Share, message_size
+from exporters.judge.outcome import Outcome
 from exporters.report.report import DOUBTFUL, ExportReport, reliability, render
 from tests.support.html import assert_standalone
 
@@ -39,45 +37,6 @@ def outcome(n: int = 40) -> Outcome:
         message_bytes=np.full(n, 100),
         jpeg_bytes=np.full(n, 1500),
     )
-
-
-def test_figures_of_known_outcome_are_exact():
-    figures = outcome().figures(RULE)
-    assert figures["device_share"]["value"] == 0.5
-    assert figures["accuracy"]["device"]["value"] == 0.5
-    assert figures["accuracy"]["cloud"]["value"] == 1.0
-    assert figures["accuracy"]["hybrid"]["value"] == 1.0
-    assert figures["bytes_per_offloaded"] == 100
-    assert figures["jpeg_ratio"] == 15
-
-
-def test_figures_without_messages_have_no_bytes():
-    figures = outcome().figures(ExitRule(1.0))
-    assert figures["device_share"]["value"] == 1.0
-    assert figures["bytes_per_offloaded"] is None
-    assert figures["jpeg_ratio"] is None
-
-
-def test_share_has_wilson_interval():
-    low, high = Share(95, 100).interval
-    assert (round(low, 3), round(high, 3)) == (0.888, 0.978)
-
-
-def test_outcome_saved_and_loaded_is_equal(tmp_path):
-    made = outcome()
-    made.save(tmp_path / "o.npz")
-    again = Outcome.load(tmp_path / "o.npz")
-    assert np.array_equal(again.device, made.device)
-    assert again.figures(RULE) == made.figures(RULE)
-
-
-def test_message_size_equals_encoded_length():
-    spec = TensorSpec("features", (2, 3, 3), "NCHW", "int8")
-    features = np.zeros((2, 2, 3, 3), np.int8)
-    features[1] = np.random.default_rng(0).integers(-90, 90, (2, 3, 3))
-    header = FeatureHeader(b"m" * 8, 0, spec, b"s" * 8, 1, 2, 0.5)
-    real = [len(FeatureMessage(header, row).encode()) for row in features]
-    assert message_size(features, spec) == real
 
 
 def test_reliability_calibration_error_of_calibrated_and_overconfident_model():
