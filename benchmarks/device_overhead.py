@@ -182,7 +182,7 @@ def measure(bundle: Bundle, photos: Path, engine: str, limit: int, rounds: int) 
         mixed, _ = run(bundle, model, images, bundle.rule.threshold, folder)
         _, local = run(bundle, model, images * rounds, ALL_LOCAL, folder)
         _, sent = run(bundle, model, images * rounds, ALL_SENT, folder)
-    share = mixed.counts["device"] / mixed.counts["frames"]
+    share = mixed.counters.device / mixed.counters.frames
     ways = {
         "device": {stage: local[stage] for stage in LOCAL},
         "sent": {stage: sent[stage] for stage in SENT},

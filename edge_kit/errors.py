@@ -8,7 +8,9 @@
     │   └── MissingExtraError   4   an optional package that is not installed
     ├── SourceError             5   a camera, a photo, a folder or a video
     ├── LinkError               6   the broker, the network, certificates, credentials
-    ├── SpoolError              7   the durable queue on the device: disk, permissions, schema
+    ├── SpoolError              7   the durable queue on the device: disk, permissions
+    │   ├── SpoolTakenError     7   another process holds it, or a newer edge-kit wrote it
+    │   └── SpoolDamagedError   7   its content is damaged
     ├── DecodeError             8   a message that breaks the wire format
     ├── ExportError             9   a model or a data set that cannot be exported
     │   └── GateError          10   a finished export whose figures miss their budget
@@ -33,7 +35,9 @@ __all__ = [
     "LinkError",
     "MissingExtraError",
     "SourceError",
+    "SpoolDamagedError",
     "SpoolError",
+    "SpoolTakenError",
     "UsageError",
 ]
 
@@ -110,6 +114,14 @@ class SpoolError(EdgeKitError):
     """The durable queue cannot be opened or written."""
 
     exit_code = 7
+
+
+class SpoolTakenError(SpoolError):
+    """The spool belongs to another process, or to a newer edge-kit: waiting does not help."""
+
+
+class SpoolDamagedError(SpoolError):
+    """What the spool's file holds is damaged."""
 
 
 class DecodeError(EdgeKitError):

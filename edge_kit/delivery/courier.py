@@ -7,13 +7,16 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from edge_kit.delivery.outbox import Outbox, Sample
 from edge_kit.delivery.spool import Spool
 from edge_kit.errors import EdgeKitError, LinkError, SpoolError
 from edge_kit.host.clock import ClockWait
 from edge_kit.link.link import Connected, Disconnected, Event, Link, Published
+from edge_kit.telemetry.counters import Backlog, DeliveryCounters
 from edge_kit.telemetry.presence import Presence
+from edge_kit.telemetry.problems import Problems
 
 __all__ = ["Courier"]
 
@@ -21,9 +24,9 @@ _log = logging.getLogger(__name__)
 
 INBOX = 64
 IDLE_S = 10.0
-HOPELESS_S = 300.0
+RECONNECT_MAX_S = 300.0
 CLOCK_EVERY_S = 1.0
-# An event that nobody listens to; it only ends a wait.
+# An event that changes nothing; it only ends a wait.
 _WAKE = Published(token=0, generation=0)
 
 
@@ -35,13 +38,13 @@ class Courier:
         spool: Closed with this.
         link: Started and stopped with this.
         presence: Tells the world.
-        totals: Counters of the run, for ``…/state``.
+        state: What ``…/state`` tells besides what is known here.
         report: Told, once each, a sentence about what people should know: connection lost, back.
         clock: The link is not started before this wait is over; None for no wait.
         patient: A broker that refuses us ends nothing: samples are spooled, and it is asked again.
 
     Attributes:
-        fatal: Why the cloud is out of reach for good; None while there is hope.
+        fatal: Why the cloud is out of reach for good; None while it may come back.
         error: What ended the thread unexpectedly; None while all is well.
         ever_connected: The broker accepted us at least once.
         spool_seconds: Time spent encoding and storing samples.
@@ -54,7 +57,7 @@ class Courier:
         link: Link,
         presence: Presence,
         *,
-        totals: Callable[[], Mapping[str, int]],
+        state: Callable[[], Mapping[str, Any]],
         report: Callable[[str], None],
         clock: ClockWait | None = None,
         patient: bool = False,
@@ -68,24 +71,25 @@ class Courier:
         self._spool = spool
         self._link = link
         self._presence = presence
-        self._totals = totals
+        self._state = state
         self._report = report
+        self._problems = Problems(report)
         self._clock = clock
         self._inbox: queue.Queue[Sample] = queue.Queue(INBOX)
         self._stopping = threading.Event()
         self._drained = threading.Event()
-        self._said = ""
-        self._complaint = ""
-        self._up = False
+        self._connected = False
         self._conflict = False
         self._again_at = 0.0
-        self._counts: dict[str, int] = {}
+        self._refused: set[str] = set()
+        self._counts: Mapping[str, int] = {}
         self._thread = threading.Thread(target=self._run, name="edge-kit-courier", daemon=True)
 
     @property
-    def trouble(self) -> SpoolError | None:
-        """An error of the spool that has not mended itself, or that made an answer stand."""
-        return self._outbox.trouble or self._outbox.unspooled
+    def trouble(self) -> EdgeKitError | None:
+        """What the end of a run tells besides: the spool failed, or the broker took no sample."""
+        spool = self._outbox.trouble or self._outbox.unspooled
+        return spool or (None if self._outbox.accepted else self._outbox.refusal)
 
     @property
     def pending(self) -> int:
@@ -94,6 +98,7 @@ class Courier:
 
     def start(self) -> None:
         """Connect and begin with what earlier runs left."""
+        self._describe_spool()
         if self._clock is None:
             self._link.start()
         self._thread.start()
@@ -114,9 +119,18 @@ class Courier:
                 continue
         self._link.events.put(_WAKE)
 
-    def summary(self) -> dict[str, dict[str, int]]:
-        """Return the counters of this run, and those since the spool was made."""
-        return self._outbox.summary()
+    @property
+    def counters(self) -> DeliveryCounters:
+        """Of this run."""
+        return self._outbox.counters
+
+    def backlog(self) -> Backlog:
+        """Return what is left, and what is lost."""
+        return self._outbox.backlog()
+
+    def total(self) -> dict[str, int]:
+        """Return the counters since the spool was made."""
+        return self._spool.counters()
 
     def wait_drained(self, timeout_s: float) -> bool:
         """Wait until every sample has its outcome, or the cloud is out of reach."""
@@ -131,7 +145,7 @@ class Courier:
         Args:
             counts: What to add to the spool's counters besides.
         """
-        self._counts = dict(counts or {})
+        self._counts = counts or {}
         if not self._thread.is_alive():
             self._spool.close()
             return
@@ -154,9 +168,7 @@ class Courier:
             self._close()
 
     def _close(self) -> None:
-        for name, n in self._counts.items():
-            self._outbox.count(name, n)
-        self._outbox.flush()
+        self._outbox.flush(self._counts)
         self._presence.leave(self._link)
         self._link.stop()
         self._spool.close()
@@ -191,21 +203,40 @@ class Courier:
         self._store()
         if self.fatal and not self._conflict and time.monotonic() >= self._again_at:
             # Passwords and certificates get renewed while a board stays where it is.
-            self._again_at = time.monotonic() + HOPELESS_S
+            self._again_at = time.monotonic() + RECONNECT_MAX_S
             self._link.start()
         self._outbox.tick()
-        self._complain()
-        self._presence.tick(self._link, self._totals)
+        self._describe_spool()
+        self._describe_refusals()
+        self._presence.tick(self._link, self._body)
         if not self.pending or self.fatal is not None:
             self._drained.set()
 
-    def _complain(self) -> None:
-        """Say once that the spool fails, and once that it works again."""
-        trouble = str(self._outbox.trouble or "")
-        if trouble != self._complaint:
-            stands = f"{trouble}; doubtful answers stand until that is mended"
-            self._report(stands if trouble else "the spool works again")
-            self._complaint = trouble
+    def _refusals(self) -> list[LinkError]:
+        return [r for r in (self._outbox.refusal, self._presence.refusal) if r is not None]
+
+    def _body(self) -> dict[str, Any]:
+        refused = [str(refusal) for refusal in self._refusals()]
+        return {**self._state(), "problems": self._problems.sentences() + refused}
+
+    def _describe_spool(self) -> None:
+        """Say once that the spool fails, and once that it works again, and what became of it."""
+        if self._spool.notice:
+            self._report(self._spool.notice)
+            self._spool.notice = ""
+        self._problems.update(
+            "spool",
+            str(self._outbox.trouble or ""),
+            "the spool works again",
+            prospect="; until then nothing can be offloaded, and doubtful answers stand",
+        )
+
+    def _describe_refusals(self) -> None:
+        """Say once in a run that the broker refuses messages, for each reason."""
+        for refusal in self._refusals():
+            if str(refusal) not in self._refused:
+                self._refused.add(str(refusal))
+                self._report(str(refusal))
 
     def _store(self) -> None:
         """Move all that was handed over into the spool, as one transaction."""
@@ -222,23 +253,20 @@ class Courier:
 
     def _watch(self, event: Event, conflict: LinkError | None) -> None:
         if isinstance(event, Connected):
-            if self._said:
-                self._report("connected to the broker again")
-            self._said = ""
+            self._problems.update("link", "", "connected to the broker again")
             self.ever_connected = True
-            self._up = True
+            self._connected = True
             self.fatal = None
         elif isinstance(event, Disconnected) and event.error is not None:
-            if str(event.error) != self._said:
-                self._said = str(event.error)
-                self._report(f"{event.error}{self._prospect(fatal=event.fatal)}")
+            prospect = self._prospect(fatal=event.fatal)
+            self._problems.update("link", str(event.error), "", prospect=prospect)
             if event.fatal:
                 self.fatal = event.error
-                self._again_at = time.monotonic() + HOPELESS_S
-                # Ended for good while it was up: another client has our session now, and coming
-                # back would throw it out in turn.
-                self._conflict = self._up
-            self._up = False
+                self._again_at = time.monotonic() + RECONNECT_MAX_S
+                # Ended for good while connected: another client has our session now; to come back
+                # would throw it out in turn.
+                self._conflict = self._connected
+            self._connected = False
         if conflict is not None:
             self.fatal = conflict
             self._conflict = True
@@ -248,6 +276,6 @@ class Courier:
     def _prospect(self, *, fatal: bool) -> str:
         if not fatal:
             return "; samples wait in the spool, trying again"
-        if self.patient and not self._up:
+        if self.patient and not self._connected:
             return "; samples wait in the spool, trying again every five minutes"
         return ""

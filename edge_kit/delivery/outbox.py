@@ -1,47 +1,56 @@
-"""Get each doubtful sample one result: a state machine between the spool and the link.
+"""Get each low-confidence sample one result: a state machine between the spool and the link.
 
 It has no thread and no clock of its own: `Outbox.submit`, `Outbox.handle` and `Outbox.tick` are
 called with what happened, and everything else follows from that.
 
 1. A sample is in the spool before it is reported as offloaded, and before it is sent.
 2. It stays there until a result came, or a refusal, or it is evicted or too old; in the last
-   three cases the device's own answer stands. Each outcome is counted once, with the deletion.
+   three cases the device's own answer is kept. Each outcome is counted once, with the deletion.
 3. A result is acknowledged to the broker only after the spool recorded it. It is reported at once,
    a moment before that: a crash in between may report the same result again, never lose it.
+4. While the spool cannot be opened or written, the device's answers are kept and nothing is sent.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from numpy.typing import NDArray
 
-from edge_kit.delivery.flights import Flight, Flights, Pace
+from edge_kit.delivery.ledger import Ledger
 from edge_kit.delivery.refusals import Refusals
 from edge_kit.delivery.results import Result, stored_result
-from edge_kit.delivery.spool import OUTCOMES, Row, Spool
+from edge_kit.delivery.spool import Outcome, Row, Spool
+from edge_kit.delivery.window import Pace, Window
 from edge_kit.errors import DecodeError, LinkError, SpoolError
-from edge_kit.link.link import Connected, Delivery, Disconnected, Event, Link, Published
+from edge_kit.link.link import (
+    Connected,
+    Delivery,
+    Disconnected,
+    Event,
+    Link,
+    Published,
+    Refused,
+)
+from edge_kit.link.reasons import publish_error
+from edge_kit.telemetry.counters import Backlog, DeliveryCounters
 from edge_kit.wire import FeatureHeader, FeatureMessage, Refusal, ResultMessage, Topics
 
 __all__ = ["Outbox", "Sample"]
 
-FLUSH_S = 1.0
-FLUSH_AT = 32
-RETRY_SPOOL_S = 5.0
 SWEEP_S = 5.0
-STRIKES = 3
-STRIKE_S = 5.0
+REOPEN_S = 5.0
 
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """A doubtful frame on its way into the spool.
+    """A low-confidence frame on its way into the spool.
 
     Attributes:
         header: What the message will say; its sample id is filled in later.
@@ -72,9 +81,10 @@ class Outbox:
 
     Attributes:
         connected: The link is up.
-        trouble: The last error of the spool that has not mended itself; else None.
-        unspooled: Why a sample of this run could not be stored, so that its answer stands.
-        counts: Events of this run: ``sent``, ``resent``, ``bytes``, and what the spool counts.
+        counters: What happened in this run.
+        unspooled: Why a sample of this run could not be stored, so that its own answer is kept.
+        refusal: Why the broker refused the last message that it acknowledged; None when it took it.
+        accepted: The broker took a message of this run.
     """
 
     def __init__(
@@ -91,9 +101,10 @@ class Outbox:
         rng: random.Random | None = None,
     ) -> None:
         self.connected = False
-        self.trouble: SpoolError | None = None
+        self.counters = DeliveryCounters()
         self.unspooled: SpoolError | None = None
-        self.counts: dict[str, int] = {}
+        self.refusal: LinkError | None = None
+        self.accepted = False
         self._spool = spool
         self._link = link
         self._topics = topics
@@ -101,59 +112,53 @@ class Outbox:
         self._model = model
         self._emit = emit
         self._clock = clock
-        self._flights = Flights(pace or Pace(), rng)
-        self._flights.queue(spool.pending())
-        self._inherited = len(spool)
-        # Recorded with the next commit: outcomes, counters, and results to acknowledge after it.
-        self._ends: dict[bytes, str] = {}
-        self._tally: dict[str, int] = {}
-        self._acks: list[Delivery] = []
-        self._flush_at: float | None = None
-        self._sweep_at = clock()
-        self._suspects: set[bytes] = set()
-        self._strikes: dict[bytes, int] = {}
+        self._ledger = Ledger(spool, link, self.counters, clock)
         self._refusals = Refusals()
+        self._window = Window(pace or Pace(), rng)
+        self._window.queue(spool.pending())
+        self._taken_over = len(spool)
+        self._sweep_at = clock()
+        self._reopen_at = clock() + REOPEN_S
+
+    @property
+    def trouble(self) -> SpoolError | None:
+        """The last error of the spool that has not mended itself; else None."""
+        return self._ledger.trouble
 
     @property
     def pending(self) -> int:
         """Samples without an outcome."""
-        return len(self._spool) - len(self._ends)
+        return len(self._spool) - len(self._ledger.outcomes)
 
-    def summary(self) -> dict[str, dict[str, int]]:
-        """Return all counters, of this ``run`` and in ``total`` since the spool was made.
-
-        ``lost`` counts samples that have neither an outcome nor a place in the spool.
-        """
-        names = ("offloaded", *OUTCOMES, "duplicates", "sent", "resent", "bytes", "standing",
-                 "unspooled", "malformed", "strangers")  # fmt: skip
-        run = {name: self.counts.get(name, 0) for name in names}
-        run["pending"] = self.pending
-        done = sum(run[how] for how in OUTCOMES)
-        run["lost"] = self._inherited + run["offloaded"] - done - run["pending"]
-        return {"run": run, "total": self._spool.counters()}
+    def backlog(self) -> Backlog:
+        """Return what is left, and what is lost."""
+        run, pending = self.counters, self.pending
+        done = run.answered + run.refused + run.evicted + run.expired
+        return Backlog(pending, self._taken_over + run.offloaded - done - pending)
 
     def submit(self, samples: Sequence[Sample]) -> None:
         """Store samples, report them as offloaded, send what may be sent.
 
-        A sample that cannot be stored is not sent: its answer stands, and `trouble` says why.
+        A sample that cannot be stored is not sent: its answer is kept, and `trouble` says why.
         """
         if not samples:
             return
         try:
             rows, results = self._encode(samples)
-            evicted = self._commit(rows)
+            evicted = self._ledger.commit(rows)
         except SpoolError as error:
-            self.trouble = self.unspooled = error
-            self.count("unspooled", len(samples))
+            self._ledger.failed(error)
+            self.unspooled = error
+            self.counters.unspooled += len(samples)
             for sample in samples:
-                self._stand(self._aged(sample), str(error.what))
+                self._keep_own(self._aged(sample), str(error.what))
             return
         for result in results:
             self._emit(result)
         for row in evicted:
-            self._forget(row.sample, result=False)
-            self._stand(self._stored(row), "the spool was full")
-        self._flights.queue(row.sample for row in rows)
+            self._window.completed(row.sample, self._clock(), result=False)
+            self._keep_own(self._stored(row), "the spool was full")
+        self._window.queue(row.sample for row in rows)
         self._pump()
 
     def handle(self, event: Event) -> None:
@@ -162,66 +167,83 @@ class Outbox:
             match event:
                 case Connected():
                     self.connected = True
-                    self._flights.reconnected()
+                    self._window.reconnected()
                 case Disconnected():
-                    self._lost()
+                    self._disconnected()
                 case Published():
                     self._published(event)
+                case Refused():
+                    self.counters.subscribe_refused += 1
                 case Delivery() if event.topic == self._topics.results:
                     self._result(event)
-            self._pump()
         except SpoolError as error:
             # What needed the spool did not happen: the sample is pending, its result unacknowledged
             # and due to come again.
-            self.trouble = error
+            self._ledger.failed(error)
+        self._pump()
 
     def tick(self) -> None:
-        """Do what time demands: record, give up what is too old, send again."""
+        """Do what time demands: reopen the spool, record, give up what is too old, send again."""
         now = self._clock()
-        if self._flush_at is not None and now >= self._flush_at:
-            self.flush()
+        if self._ledger.damage is not None:
+            self._abandon()
+        if self._spool.trouble is not None and now >= self._reopen_at:
+            self._reopen(now)
+        if (due := self._ledger.deadline()) is not None and now >= due:
+            self._ledger.flush()
         if now >= self._sweep_at:
             self._sweep_at = now if self._sweep() else now + SWEEP_S
         if self.connected:
-            self._flights.expire(now)
-            self.handle(Published(0, 0))  # nobody's token: just an occasion to send
-
-    def _sweep(self) -> bool:
-        """Give up what is too old; return True when there may be more of it."""
-        overdue = [s for s in self._spool.overdue() if s not in self._ends]
-        try:
-            for sample in overdue:
-                self._give_up(sample, "expired", "no answer came in time")
-            if overdue:
-                self.flush()
-        except SpoolError as error:
-            self.trouble = error
-        return bool(overdue) and self.trouble is None
+            self._window.expire(now)
+            self._pump()
 
     def deadline(self) -> float:
         """Return the clock's time at which `tick` should be called next."""
-        times = [self._sweep_at]
-        if self._flush_at is not None:
-            times.append(self._flush_at)
-        if self.connected and (due := self._flights.deadline()) is not None:
-            times.append(due)
-        return min(times)
+        times = [self._sweep_at, self._ledger.deadline()]
+        if self._spool.trouble is not None:
+            times.append(self._reopen_at)
+        if self.connected:
+            times.append(self._window.deadline())
+        return min(time for time in times if time is not None)
 
-    def flush(self) -> None:
-        """Record all outcomes so far and acknowledge their results."""
+    def flush(self, more: Mapping[str, int] | None = None) -> None:
+        """Record all outcomes so far, and `more` counters, and acknowledge their results."""
+        self._ledger.flush(more)
+
+    def _reopen(self, now: float) -> None:
+        if self._spool.open():
+            self._taken_over += len(self._spool)
+            self._window.queue(self._spool.pending())
+            self._ledger.trouble = None
+        else:
+            self._ledger.trouble = self._spool.trouble
+            self._reopen_at = now + REOPEN_S
+
+    def _abandon(self) -> None:
+        """Keep the device's answers to what a damaged spool holds, and have it put aside."""
+        assert self._ledger.damage is not None
+        for sample in self._spool.pending():
+            if sample not in self._ledger.outcomes:
+                # What cannot be read any more is counted as lost.
+                with contextlib.suppress(SpoolError):
+                    self._keep_own(self._provisional(sample), "the spool was damaged")
+                    self._taken_over -= 1
+        self._window.clear()
+        self._spool.discard(self._ledger.damage)
+        self._ledger.drop()
+        self._reopen_at = self._clock()
+
+    def _sweep(self) -> bool:
+        """Give up what is too old; return True when there may be more of it."""
+        overdue = [s for s in self._spool.overdue() if s not in self._ledger.outcomes]
         try:
-            self._commit([])
+            for sample in overdue:
+                self._give_up(sample, Outcome.EXPIRED, "no answer came in time")
         except SpoolError as error:
-            self.trouble = error
-            self._flush_at = self._clock() + RETRY_SPOOL_S
-
-    def count(self, name: str, n: int = 1) -> None:
-        """Add to a counter of this run and, with the next commit, of the spool."""
-        self._count(name, n)
-        self._tally[name] = self._tally.get(name, 0) + n
-
-    def _count(self, name: str, n: int = 1) -> None:
-        self.counts[name] = self.counts.get(name, 0) + n
+            self._ledger.failed(error)
+        if overdue:
+            self._ledger.flush()
+        return bool(overdue) and self.trouble is None
 
     def _encode(self, samples: Sequence[Sample]) -> tuple[list[Row], list[Result]]:
         rows, results = [], []
@@ -236,58 +258,38 @@ class Outbox:
             results.append(result)
         return rows, results
 
-    def _commit(self, rows: Sequence[Row]) -> list[Row]:
-        """Put all that waits into one transaction, then acknowledge."""
-        evicted: list[Row] = []
-        if rows or self._ends or self._tally:
-            evicted = self._spool.settle(rows, self._ends, self._tally)
-        self.trouble = None
-        for name, n in (("offloaded", len(rows)), ("evicted", len(evicted))):
-            if n:
-                self._count(name, n)
-        self._ends, self._tally, self._flush_at = {}, {}, None
-        acks, self._acks = self._acks, []
-        for delivery in acks:
-            self._link.ack(delivery)
-        return evicted
-
-    def _later(self) -> None:
-        """Commit soon, together with what else comes; at once when much has gathered."""
-        if len(self._acks) >= FLUSH_AT and self.trouble is None:
-            self.flush()
-        elif self._flush_at is None:
-            self._flush_at = self._clock() + FLUSH_S
-
     def _result(self, delivery: Delivery) -> None:
         try:
             self._settle(ResultMessage.decode(delivery.payload))
         except DecodeError:
-            self.count("malformed")
-        self._acks.append(delivery)
-        self._later()
+            self.counters.malformed += 1
+        self._ledger.acknowledge(delivery)
 
     def _settle(self, message: ResultMessage) -> None:
         sample, now = message.sample, self._clock()
         if message.refusal is Refusal.NONE and message.model == self._model:
             self._refusals.answered(now)
-        if sample in self._ends or sample not in self._spool:
-            self.count("duplicates" if self._spool.is_ours(sample) else "strangers")
-        elif message.refusal is not Refusal.NONE:
-            if not self._refusals.is_final(sample, message.refusal, now):
-                self._flights.passed_on(sample, now)
-                return
-            word = message.refusal.name.lower().replace("_", " ")
-            self._give_up(sample, "refused", f"the worker refused it: {word}", result=True)
-        else:
+        if sample in self._ledger.outcomes or sample not in self._spool:
+            if self._spool.is_ours(sample):
+                self.counters.duplicates += 1
+            else:
+                self.counters.unknown_sample += 1
+        elif message.refusal is Refusal.NONE:
             self._answer(message)
+        elif self._refusals.is_final(self._window.record(sample), message.refusal, now):
+            word = message.refusal.name.lower().replace("_", " ")
+            why = f"the worker refused it: {word}"
+            self._give_up(sample, Outcome.REFUSED, why, result=True)
+        else:
+            self._window.deferred(sample, now)
 
     def _answer(self, message: ResultMessage) -> None:
-        mine = self._provisional(message.sample)
-        trip = self._end(message.sample, "answered", result=True)
+        own = self._provisional(message.sample)
+        trip = self._end(message.sample, Outcome.ANSWERED, result=True)
         known = message.model == self._model and message.label < len(self._classes)
         self._emit(
             replace(
-                mine,
+                own,
                 label=message.label,
                 class_name=self._classes[message.label] if known else f"class {message.label}",
                 confidence=message.confidence,
@@ -298,27 +300,19 @@ class Outbox:
             )
         )
 
-    def _give_up(self, sample: bytes, how: str, why: str, *, result: bool = False) -> None:
-        if sample in self._ends:
+    def _give_up(self, sample: bytes, how: Outcome, why: str, *, result: bool = False) -> None:
+        if sample in self._ledger.outcomes:
             return
-        mine = self._provisional(sample)
+        own = self._provisional(sample)
         self._end(sample, how, result=result)
-        self._stand(mine, why)
+        self._keep_own(own, why)
 
-    def _end(self, sample: bytes, how: str, *, result: bool) -> float | None:
-        self._ends[sample] = how
-        self._count(how)
-        self._later()
-        return self._forget(sample, result=result)
+    def _end(self, sample: bytes, how: Outcome, *, result: bool) -> float | None:
+        self._ledger.end(sample, how)
+        return self._window.completed(sample, self._clock(), result=result)
 
-    def _forget(self, sample: bytes, *, result: bool) -> float | None:
-        self._suspects.discard(sample)
-        self._strikes.pop(sample, None)
-        self._refusals.forget(sample)
-        return self._flights.landed(sample, self._clock(), result=result)
-
-    def _stand(self, result: Result, why: str) -> None:
-        self.count("standing")
+    def _keep_own(self, result: Result, why: str) -> None:
+        self.counters.standing += 1
         self._emit(replace(result, status="standing", reason=why))
 
     def _provisional(self, sample: bytes) -> Result:
@@ -340,10 +334,7 @@ class Outbox:
     def _pump(self) -> None:
         """Send while connected and the window has room."""
         now = self._clock()
-        while self.connected and not (self._suspects and self._unacknowledged()):
-            sample = self._flights.next(now)
-            if sample is None:
-                return
+        while self.connected and (sample := self._window.next(now)) is not None:
             try:
                 row = self._spool.get(sample)
                 if row is None:
@@ -354,45 +345,34 @@ class Outbox:
                     correlation=sample,
                     response_topic=self._topics.results,
                     # A copy that outlived its resend would only cost a worker's time.
-                    expiry_s=math.ceil(self._flights.pace.cap_s) + 1,
+                    expiry_s=math.ceil(self._window.pace.cap_s) + 1,
                 )
-            except LinkError:
-                self._flights.put_back(sample)
+            except (LinkError, SpoolError) as error:
+                self._window.put_back(sample)
+                if isinstance(error, SpoolError):
+                    self._ledger.failed(error)
                 return
-            except SpoolError:
-                self._flights.put_back(sample)
-                raise
-            flight = self._flights.sent(sample, token, now)
-            self.count("sent" if flight.tries == 1 else "resent")
-            self.count("bytes", len(row.payload))
-
-    def _unacknowledged(self) -> bool:
-        return any(self._flights.unacknowledged())
+            first = self._window.sent(sample, token, now).tries == 1
+            self.counters.sent += first
+            self.counters.resent += not first
+            self.counters.bytes += len(row.payload)
 
     def _published(self, event: Published) -> None:
-        flight = self._flights.acknowledged(event.token)
-        if flight is None:
-            return
-        self._suspects.discard(flight.sample)
-        self._strikes.pop(flight.sample, None)
         if event.refused is not None:
-            self._give_up(flight.sample, "refused", f"the broker refused it: {event.refused}")
-
-    def _lost(self) -> None:
-        """A connection ended: find out whether one message is what ends them.
-
-        Some brokers drop a client over a message that they do not like. What was under way then
-        is sent one by one on the next connection; who ends three of them, alone and at once, is
-        given up.
-        """
-        self.connected = False
-        lost: list[Flight] = self._flights.lost_connection()
-        now = self._clock()
-        self._suspects.update(f.sample for f in lost)
-        if len(lost) == 1 and now - lost[0].sent < STRIKE_S:
-            sample = lost[0].sample
-            self._strikes[sample] = self._strikes.get(sample, 0) + 1
-            if self._strikes[sample] >= STRIKES:
-                self._give_up(sample, "refused", "the broker ends the connection over it")
+            self.counters.publish_refused += 1
+        record = self._window.acknowledged(event.token)
+        if record is None:
+            return
+        if event.refused is None:
+            self.accepted, self.refusal = True, None
         else:
-            self._strikes.clear()
+            self.refusal = publish_error(self._topics.features, event.refused)
+            why = f"the broker refused it: {event.refused}"
+            self._give_up(record.sample, Outcome.REFUSED, why)
+
+    def _disconnected(self) -> None:
+        self.connected = False
+        culprit = self._window.lost_connection(self._clock())
+        if culprit is not None:
+            why = "the broker ends the connection over it"
+            self._give_up(culprit.sample, Outcome.REFUSED, why)

@@ -1,4 +1,4 @@
-"""Which refusals end a sample.
+"""Which refusals of a worker end a sample.
 
 A worker that does not know a model speaks for itself alone. Another member of its pool may hold
 the bundle, and so may another pool, whose answer is still on its way when the refusal arrives. So
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 
+from edge_kit.delivery.window import InFlight
 from edge_kit.wire import Refusal
 
 __all__ = ["Refusals"]
@@ -19,28 +20,31 @@ PATIENCE_S = 60.0
 
 
 class Refusals:
-    """Remembers who was refused and when a worker last knew the model.
+    """Remembers when a worker last knew the model, and how many samples nobody knew.
 
     Final is the third refusal of a sample, or, once that was said of three samples, the first;
     neither while a worker answered within the last minute.
     """
 
     def __init__(self) -> None:
-        self._tries: dict[bytes, int] = {}
         self._given_up = 0
         self._answered_at = -math.inf
 
-    def __len__(self) -> int:
-        return len(self._tries)
+    def is_final(self, record: InFlight | None, refusal: Refusal, now: float) -> bool:
+        """Count a refusal of a sample and return whether its own answer is kept from now on.
 
-    def is_final(self, sample: bytes, refusal: Refusal, now: float) -> bool:
-        """Note a refusal and return whether the sample's own answer stands from now on."""
+        Args:
+            record: The sample; None when it was not sent in this run.
+            refusal: What the worker said.
+            now: Monotonic, seconds.
+        """
         if refusal is not Refusal.UNKNOWN_MODEL:
             return True
         if now - self._answered_at < PATIENCE_S:
             return False
-        tries = self._tries[sample] = self._tries.get(sample, 0) + 1
-        if self._given_up < TRIES and tries < TRIES:
+        if record is not None:
+            record.refusals += 1
+        if self._given_up < TRIES and (record is None or record.refusals < TRIES):
             return False
         self._given_up += 1
         return True
@@ -49,7 +53,3 @@ class Refusals:
         """Note that a worker knew the model, be it for a sample that is done already."""
         self._answered_at = now
         self._given_up = 0
-
-    def forget(self, sample: bytes) -> None:
-        """Note that a sample is done."""
-        self._tries.pop(sample, None)

@@ -28,21 +28,30 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from edge_kit.delivery.spool_file import SpoolFile
-from edge_kit.errors import SpoolError
+from edge_kit.errors import SpoolDamagedError, SpoolError, SpoolTakenError
 
-__all__ = ["OUTCOMES", "SYNC_LEVELS", "Row", "Spool"]
+__all__ = ["SYNC_LEVELS", "Outcome", "Row", "Spool"]
 
-OUTCOMES = ("answered", "refused", "evicted", "expired")
 SYNC_LEVELS = ("full", "normal")
 
 ID_BLOCK = 1024
 COUNTER_END = 1 << 32
 # A wall clock before this was never set: the board has no battery for one (2024-01-01).
 CLOCK_UNSET_BEFORE = 1_704_067_200.0
+
+
+class Outcome(StrEnum):
+    """How a sample ends, by the name of its counter."""
+
+    ANSWERED = "answered"
+    REFUSED = "refused"
+    EVICTED = "evicted"
+    EXPIRED = "expired"
 
 
 @dataclass(frozen=True)
@@ -65,7 +74,10 @@ class Row:
 
 
 class Spool:
-    """An open spool. One thread uses it; one process at a time holds it.
+    """A spool. One thread uses it; one process at a time holds it.
+
+    While its file cannot be opened, it is empty and takes nothing: `settle` and `next_id` raise
+    what `trouble` says, until `open` succeeds.
 
     Args:
         path: The file; made with its directories when missing.
@@ -77,10 +89,11 @@ class Spool:
         monotonic: Monotonic clock, seconds.
 
     Attributes:
-        notice: A sentence for people when a damaged file was put aside; else empty.
+        trouble: Why the file is not open; None while it is.
+        notice: A sentence for people when the last `open` put a damaged file aside; else empty.
 
     Raises:
-        SpoolError: It cannot be opened or written, or another process holds it.
+        SpoolTakenError: Another process holds it, or a newer edge-kit wrote it.
     """
 
     def __init__(
@@ -97,21 +110,36 @@ class Spool:
         self.path = path
         self._max_bytes = max_bytes
         self._max_age_s = max_age_s
+        self._sync = sync
         self._clock = clock
         self._monotonic = monotonic
-        # seq -> (payload bytes, monotonic time of storing), oldest first.
-        self._index: dict[int, tuple[int, float]] = {}
-        self._bytes = 0
         self._dated = dated
-        # Samples whose moment of storing the file does not know: the clock was not set.
-        self._undated: set[int] = set()
-        self._file = SpoolFile(path, sync, clock)
-        self.notice = self._file.notice
+        self._damaged = False
+        self._opened: SpoolFile | None = None
+        self.trouble: SpoolError | None = None
+        self.notice = ""
+        self._forget()
+        self.open()
+        if isinstance(self.trouble, SpoolTakenError):
+            raise self.trouble
+
+    def open(self) -> bool:
+        """Open the file and read what it holds; return whether that went well."""
         try:
+            self._opened = SpoolFile(self.path, self._sync, self._clock, damaged=self._damaged)
+            self.notice = self._opened.notice
             self._load()
-        except BaseException:
-            self._file.close()
-            raise
+        except SpoolError as error:
+            self._close(error)
+            return False
+        self._damaged = False
+        self.trouble = None
+        return True
+
+    def discard(self, error: SpoolDamagedError) -> None:
+        """Close a file that turned out to be damaged; the next `open` puts it aside."""
+        self._damaged = True
+        self._close(error)
 
     def __len__(self) -> int:
         return len(self._index)
@@ -167,15 +195,14 @@ class Spool:
     def settle(
         self,
         adds: Sequence[Row] = (),
-        ends: Mapping[bytes, str] | None = None,
+        ends: Mapping[bytes, Outcome] | None = None,
         counts: Mapping[str, int] | None = None,
     ) -> list[Row]:
         """Store new samples, end others and add to counters, all or nothing.
 
         Args:
             adds: New samples, with ids from `next_id`. Counted as ``offloaded``.
-            ends: Sample id to one of `OUTCOMES`, which counts it. Ids that are not pending are
-                ignored.
+            ends: How samples end, which counts them. Ids that are not pending are ignored.
             counts: Other counters and what to add to them.
 
         Returns:
@@ -187,8 +214,8 @@ class Spool:
         done = {s: how for s, how in (ends or {}).items() if s in self}
         evicted = self._choose_evicted(sum(len(r.payload) for r in adds), done)
         total = dict(counts or {})
-        for how in [*done.values(), *("evicted" for _ in evicted)]:
-            total[how] = total.get(how, 0) + 1
+        for how in [*done.values(), *(Outcome.EVICTED for _ in evicted)]:
+            total[how.value] = total.get(how.value, 0) + 1
         if adds:
             total["offloaded"] = total.get("offloaded", 0) + len(adds)
         gone = [self._seq(s) for s in done] + [self._seq(r.sample) for r in evicted]
@@ -245,11 +272,36 @@ class Spool:
 
     def close(self) -> None:
         """Write the log back into the file, shrink it, and let the lock go."""
-        with contextlib.suppress(SpoolError):
-            self._file.set_durably("reserved", self._next)
-        self._file.close()
+        if self._opened is not None:
+            with contextlib.suppress(SpoolError):
+                self._opened.set_durably("reserved", self._next)
+            self._opened.close()
 
-    def _choose_evicted(self, incoming: int, done: Mapping[bytes, str]) -> list[Row]:
+    def _close(self, error: SpoolError) -> None:
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+        self.trouble = error
+        self._forget()
+
+    @property
+    def _file(self) -> SpoolFile:
+        if self._opened is None:
+            assert self.trouble is not None
+            raise self.trouble
+        return self._opened
+
+    def _forget(self) -> None:
+        # seq -> (payload bytes, monotonic time of storing), oldest first.
+        self._index: dict[int, tuple[int, float]] = {}
+        self._bytes = 0
+        # Samples whose moment of storing the file does not know: the clock was not set.
+        self._undated: set[int] = set()
+        self._counters: dict[str, int] = {}
+        self._prefix = b""
+        self._next = self._reserved = 0
+
+    def _choose_evicted(self, incoming: int, done: Mapping[bytes, Outcome]) -> list[Row]:
         """Return the oldest samples, enough of them that `incoming` bytes fit."""
         freed = sum(self._index[seq][0] for s in done if (seq := self._seq(s)) is not None)
         over = self._bytes - freed + incoming - self._max_bytes
@@ -264,7 +316,7 @@ class Spool:
         return evicted
 
     def _load(self) -> None:
-        self._counters: dict[str, int] = dict(self._pairs("SELECT * FROM counter"))
+        self._counters = dict(self._pairs("SELECT * FROM counter"))
         now, wall = self._monotonic(), self._clock()
         stored = self._file.query("SELECT seq, length(payload), stored_at FROM sample ORDER BY seq")
         meta = dict(self._pairs("SELECT key, value FROM meta"))
@@ -297,7 +349,7 @@ class Spool:
     def _remember(self, sample: bytes, size: int, stored: float, *, dated: bool) -> None:
         seq = self._seq(sample)
         if seq is None:
-            raise ValueError(f"{sample.hex()} is no id of {self.path}")
+            raise ValueError(f"{sample.hex()} is not an id of {self.path}")
         self._index[seq] = (size, stored)
         if not dated:
             self._undated.add(seq)

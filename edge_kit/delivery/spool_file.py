@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import sqlite3
 import time
@@ -10,11 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from edge_kit.errors import SpoolError
+from edge_kit.errors import SpoolDamagedError, SpoolError, SpoolTakenError
 
 __all__ = ["SpoolFile"]
 
 SCHEMA = 1
+_MALFORMED = "the check of its pages failed"
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -35,22 +37,30 @@ class SpoolFile:
         path: Where; made with its directories when missing.
         sync: SQLite's ``synchronous`` level, ``full`` or ``normal``.
         clock: Wall clock, for the name of a damaged file.
+        damaged: The file is known to be damaged, so that it is put aside in any case.
 
     Attributes:
         notice: A sentence for people when a damaged file was put aside; else empty.
 
     Raises:
-        SpoolError: It cannot be opened or written, or another process holds it.
+        SpoolTakenError: Another process holds it, or a newer edge-kit wrote it.
+        SpoolError: It cannot be opened or written, or a damaged one cannot be put aside.
     """
 
-    def __init__(self, path: Path, sync: str, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        path: Path,
+        sync: str,
+        clock: Callable[[], float] = time.time,
+        *,
+        damaged: bool = False,
+    ) -> None:
         self.path = path
         self.notice = ""
         self._sync = sync
-        self._clock = clock
         self._lock = _hold_lock(path)
         try:
-            self._db = self._open_or_replace()
+            self._db = self._open_or_replace(clock, damaged=damaged)
         except BaseException:
             self._lock.close()
             raise
@@ -81,21 +91,21 @@ class SpoolFile:
         self._db.close()
         self._lock.close()
 
-    def _open_or_replace(self) -> sqlite3.Connection:
-        """Open the file; put a damaged one aside and start a new one."""
-        try:
-            return self._open()
-        except sqlite3.DatabaseError as error:
-            if not _is_damage(error):
-                raise _translate(error, "open", self.path) from None
-        aside = self._put_aside()
+    def _open_or_replace(self, clock: Callable[[], float], *, damaged: bool) -> sqlite3.Connection:
+        with self._translated("open"):
+            try:
+                if not damaged:
+                    return self._open()
+            except sqlite3.DatabaseError as error:
+                if not _is_damage(error):
+                    raise
+            aside = _put_aside(self.path, clock)
+            db = self._open()
+            db.execute("INSERT OR REPLACE INTO counter VALUES ('damaged', 1)")
         self.notice = (
             f"the spool {self.path} was damaged: it was put aside as {aside.name} and a new one "
             "started; samples that awaited an answer in it keep their provisional answers"
         )
-        with self._translated("open"):
-            db = self._open()
-            db.execute("INSERT OR REPLACE INTO counter VALUES ('damaged', 1)")
         return db
 
     def _open(self) -> sqlite3.Connection:
@@ -108,29 +118,16 @@ class SpoolFile:
             db.execute(f"PRAGMA synchronous = {self._sync}")
             db.execute("PRAGMA journal_size_limit = 4194304")
             db.execute("PRAGMA temp_store = MEMORY")
-            if db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
-                raise sqlite3.DatabaseError("malformed")
             db.executescript(_TABLES)
-            # Writes even where nothing changes, so that a disk that cannot be written shows now.
             _check_schema(db, self.path)
+            # Writes even where nothing changes, so that a disk that cannot be written shows now.
             db.execute("INSERT OR REPLACE INTO meta VALUES ('schema', ?)", (SCHEMA,))
+            if db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
+                raise sqlite3.DatabaseError(_MALFORMED)
         except BaseException:
             db.close()
             raise
         return db
-
-    def _put_aside(self) -> Path:
-        stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(self._clock()))
-        aside = self.path.with_name(f"{self.path.name}.corrupt-{stamp}")
-        try:
-            self.path.replace(aside)
-            for suffix in ("-wal", "-shm"):
-                self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
-        except OSError as error:
-            raise SpoolError(
-                f"the damaged spool {self.path} cannot be put aside: {error.strerror}"
-            ) from None
-        return aside
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
@@ -157,6 +154,23 @@ class SpoolFile:
             raise _translate(error, doing, self.path) from None
 
 
+def _put_aside(path: Path, clock: Callable[[], float]) -> Path:
+    """Rename file and log, which may hold samples too, and return the file's new name."""
+    stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(clock()))
+    aside = path.with_name(f"{path.name}.corrupt-{stamp}")
+    try:
+        path.with_name(path.name + "-shm").unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            path.with_name(path.name + "-wal").replace(f"{aside}-wal")
+        path.replace(aside)
+    except OSError as error:
+        raise SpoolError(
+            f"the damaged spool {path} cannot be put aside: {error.strerror}",
+            "check the permissions of its folder",
+        ) from None
+    return aside
+
+
 def _hold_lock(path: Path) -> IO[bytes]:
     """Take the lock file beside the spool; the kernel lets it go when the process ends."""
     lock = path.with_name(path.name + ".lock")
@@ -164,6 +178,8 @@ def _hold_lock(path: Path) -> IO[bytes]:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = lock.open("ab")
     except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise _full(path) from None
         raise SpoolError(
             f"the spool {path} cannot be made: {error.strerror}",
             "choose a place that this user can write, with --spool",
@@ -172,7 +188,7 @@ def _hold_lock(path: Path) -> IO[bytes]:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         file.close()
-        raise SpoolError(
+        raise SpoolTakenError(
             f"another edge-kit uses the spool {path}",
             "stop that one, or give this one its own --spool and --device-id",
         ) from None
@@ -182,30 +198,29 @@ def _hold_lock(path: Path) -> IO[bytes]:
 def _check_schema(db: sqlite3.Connection, path: Path) -> None:
     row = db.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
     if row is not None and row[0] > SCHEMA:
-        raise SpoolError(
+        raise SpoolTakenError(
             f"the spool {path} was written by a newer edge-kit", "update edge-kit on this device"
         )
 
 
+def _full(path: Path) -> SpoolError:
+    return SpoolError(f"the disk under the spool {path} is full", "free some space")
+
+
 def _is_damage(error: sqlite3.DatabaseError) -> bool:
-    code = getattr(error, "sqlite_errorcode", None)
-    if code is None:
-        return str(error) == "malformed"
-    return (code & 0xFF) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or str(error) == _MALFORMED
 
 
 def _translate(error: sqlite3.Error, doing: str, path: Path) -> SpoolError:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code == sqlite3.SQLITE_FULL:
-        return SpoolError(f"the disk under the spool {path} is full", "free some space")
+        return _full(path)
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN):
         return SpoolError(
             f"the spool {path} cannot be written: {error}",
             "check its permissions, or choose another place with --spool",
         )
-    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return SpoolError(
-            f"the spool {path} is damaged: {error}",
-            "start edge-kit again: it puts the file aside and makes a new one",
-        )
+    if isinstance(error, sqlite3.DatabaseError) and _is_damage(error):
+        return SpoolDamagedError(f"the spool {path} is damaged: {error}", "it is put aside")
     return SpoolError(f"cannot {doing} the spool {path}: {error}", "check the disk")

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from edge_kit.engines.end import EndOutput
 from edge_kit.errors import EdgeKitError
 from edge_kit.exits import Decision, ExitRule
 from edge_kit.sources.source import Frame, Source
+from edge_kit.telemetry.counters import DeviceCounters
 from edge_kit.telemetry.stages import Stages
 from edge_kit.tensors import TensorSpec
 from edge_kit.wire import FeatureHeader
@@ -63,7 +64,6 @@ class Device:
         flows: Called after each frame; systemd's watchdog is fed so.
 
     Attributes:
-        counts: ``frames``, ``device`` and ``standing`` (for want of a broker) of this run.
         stages: Durations.
     """
 
@@ -80,7 +80,6 @@ class Device:
         sink: Sink,
         flows: Callable[[], None] = lambda: None,
     ) -> None:
-        self.counts = {"frames": 0, "device": 0, "standing": 0}
         self.stages = Stages()
         self._source = source
         self._preprocess = preprocess
@@ -91,7 +90,15 @@ class Device:
         self._cut = cut
         self._sink = sink
         self._flows = flows
+        self._counters = DeviceCounters()
         self._stopping = threading.Event()
+
+    @property
+    def counters(self) -> DeviceCounters:
+        """Of this run."""
+        self._counters.dropped = self._source.dropped
+        self._counters.skipped = self._source.skipped
+        return self._counters
 
     def run(self, courier: Courier | None = None, limit: int | None = None) -> None:
         """Classify frames until the source ends, `stop` is called, or `limit` frames are done.
@@ -118,7 +125,7 @@ class Device:
             else:
                 with self.stages.time("hand over"):
                     courier.submit(self._sample(frame, output, decision, result))
-            self.counts["frames"] += 1
+            self._counters.frames += 1
             self._flows()
             if self._finished(courier, limit):
                 return
@@ -133,33 +140,16 @@ class Device:
         """`stop` was called, or the reader of the results went away."""
         return self._stopping.is_set() or self._sink.broken
 
-    def summary(self, courier: Courier | None) -> dict[str, Any]:
-        """Return the counters of this run, and those since the spool was made.
-
-        ``lost`` is the samples that left and have neither an outcome nor a place in the spool.
-        """
-        run: dict[str, Any] = {
-            **self.counts,
-            "dropped": self._source.dropped,
-            "skipped": self._source.skipped,
-        }
-        if courier is not None:
-            there = courier.summary()
-            run["standing"] += there["run"].pop("standing")
-            run.update(there["run"])
-            return {"run": run, "total": there["total"]}
-        return {"run": run | {"offloaded": 0, "answered": 0, "lost": 0, "duplicates": 0}}
-
     def _finished(self, courier: Courier | None, limit: int | None) -> bool:
         if courier is not None:
             _check(courier)
-        return self.stopped or self.counts["frames"] == limit
+        return self.stopped or self._counters.frames == limit
 
     def _emit(self, result: Result) -> None:
         if result.status == "final":
-            self.counts["device"] += 1
+            self._counters.device += 1
         else:
-            self.counts["standing"] += 1
+            self._counters.standing += 1
             result = replace(result, reason="no broker is configured")
         self._sink.result(result)
 

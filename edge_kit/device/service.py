@@ -10,9 +10,9 @@ from edge_kit import __version__
 from edge_kit.bundle import Bundle
 from edge_kit.bundle.manifest import Manifest
 from edge_kit.delivery.courier import Courier
-from edge_kit.delivery.flights import Pace
 from edge_kit.delivery.outbox import Outbox
 from edge_kit.delivery.spool import Spool
+from edge_kit.delivery.window import Pace
 from edge_kit.device.config import Config
 from edge_kit.device.loop import Device
 from edge_kit.device.output import Sink
@@ -27,6 +27,7 @@ from edge_kit.link.open import open_device_link
 from edge_kit.pixels.preprocess import Preprocessor
 from edge_kit.sources.open import open_source
 from edge_kit.sources.source import Source
+from edge_kit.telemetry.counters import Backlog, DeliveryCounters, to_json
 from edge_kit.telemetry.presence import Presence
 from edge_kit.wire import Topics
 
@@ -115,7 +116,7 @@ class Service:
         finally:
             self._source.close()
             if courier is not None:
-                courier.stop(self._device.counts)
+                courier.stop(to_json(self._device.counters))
             self._model.close()
         summary = self._summary()
         self._sink.summary(summary)
@@ -136,12 +137,14 @@ class Service:
                 return
 
     def _summary(self) -> dict[str, Any]:
-        courier = self._courier
-        summary = self._device.summary(courier)
+        courier, device = self._courier, self._device.counters
         stages = self._device.stages.medians_ms()
-        sent = summary["run"].get("offloaded", 0)
-        if courier is not None and sent:
-            stages["spool"] = round(courier.spool_seconds * 1e3 / sent, 4)
+        summary: dict[str, Any] = {"run": to_json(device, DeliveryCounters(), Backlog())}
+        if courier is not None:
+            run = to_json(device, courier.counters, courier.backlog())
+            summary = {"run": run, "total": courier.total()}
+            if sent := courier.counters.offloaded:
+                stages["spool"] = round(courier.spool_seconds * 1e3 / sent, 4)
         return summary | {
             "stages_ms": stages,
             "engine": self.engine,
@@ -168,8 +171,6 @@ class Service:
             sync=config.spool_sync,
             dated=clock is None,
         )
-        if spool.notice:
-            self._report(spool.notice)
         if len(spool):
             self._report(f"{len(spool)} samples of earlier runs wait in the spool and go first")
         outbox = Outbox(
@@ -182,16 +183,18 @@ class Service:
             pace=Pace(config.window, config.resend_s, max(Pace.cap_s, config.resend_s)),
         )
 
-        def totals() -> dict[str, int]:
-            waited = {} if clock is None else {"clock_wait_s": int(clock.waited_s)}
-            return self._device.counts | outbox.summary()["run"] | waited
+        def state() -> dict[str, Any]:
+            counters = to_json(self._device.counters, outbox.counters, outbox.backlog())
+            if clock is not None:
+                counters["clock_wait_s"] = int(clock.waited_s)
+            return {"counters": counters}
 
         return Courier(
             outbox,
             spool,
             link,
             presence,
-            totals=totals,
+            state=state,
             report=self._report,
             clock=clock,
             patient=config.keep_trying,

@@ -7,6 +7,7 @@ from edge_kit.link.link import (
     Event,
     Link,
     Published,
+    Refused,
     Subscription,
 )
 from edge_kit.link.memory import MemoryBroker, MemoryLink
@@ -20,5 +21,6 @@ __all__ = [
     "MemoryBroker",
     "MemoryLink",
     "Published",
+    "Refused",
     "Subscription",
 ]

@@ -28,7 +28,7 @@ from edge_kit.errors import LinkError
 from edge_kit.link import reasons
 from edge_kit.link.address import BrokerAddress
 from edge_kit.link.buffered import BufferedClient
-from edge_kit.link.link import Connected, Delivery, Event, Published, Subscription
+from edge_kit.link.link import Connected, Delivery, Event, Published, Refused, Subscription
 from edge_kit.link.properties import PublishProperties
 from edge_kit.wire import CONTENT_TYPE
 
@@ -294,10 +294,11 @@ class Connection:
     ) -> None:
         for wanted, code in zip(self.session.subscriptions, codes, strict=True):
             if code.is_failure:
+                self._events.put(Refused(wanted.topic, str(code)))
                 error = reasons.subscribe_error(self.address, wanted.topic, str(code))
                 self._finish(End(error, fatal=True))
-                return
-        self._open()
+        if self._end is None:
+            self._open()
 
     def _open(self) -> None:
         if self._closing:

@@ -19,6 +19,7 @@ __all__ = [
     "Event",
     "Link",
     "Published",
+    "Refused",
     "Subscription",
 ]
 
@@ -103,7 +104,20 @@ class Published:
     refused: str | None = None
 
 
-Event: TypeAlias = Connected | Disconnected | Delivery | Published
+@dataclass(frozen=True)
+class Refused:
+    """The broker refused a subscription (SUBACK); `Disconnected` follows.
+
+    Attributes:
+        topic: The filter.
+        reason: The broker's, such as ``Not authorized``.
+    """
+
+    topic: str
+    reason: str
+
+
+Event: TypeAlias = Connected | Disconnected | Delivery | Published | Refused
 
 
 class Link(Protocol):

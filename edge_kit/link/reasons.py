@@ -15,6 +15,7 @@ __all__ = [
     "connect_error",
     "disconnect_error",
     "no_answer",
+    "publish_error",
     "refusal_error",
     "subscribe_error",
     "tls_alert",
@@ -136,6 +137,13 @@ def subscribe_error(address: BrokerAddress, topic: str, name: str) -> LinkError:
         f"the broker {address.url} refuses the subscription to {topic} ({name})",
         "check the broker's access list for this user",
     )
+
+
+def publish_error(topic: str, name: str) -> LinkError:
+    """Explain a PUBACK whose reason, by its name, is a failure."""
+    denied = "authorized" in name.lower()
+    hint = "check the broker's access list for this user" if denied else ""
+    return LinkError(f"the broker refuses messages on {topic} ({name})", hint)
 
 
 def disconnect_error(

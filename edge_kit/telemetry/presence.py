@@ -16,7 +16,8 @@ from typing import Any
 
 from edge_kit.errors import LinkError
 from edge_kit.link.connection import Will
-from edge_kit.link.link import Connected, Delivery, Event, Link, Subscription
+from edge_kit.link.link import Connected, Delivery, Event, Link, Published, Subscription
+from edge_kit.link.reasons import publish_error
 from edge_kit.wire import Topics
 
 __all__ = ["Presence"]
@@ -37,6 +38,7 @@ class Presence:
 
     Attributes:
         instance: Random name of this run.
+        refusal: Why the broker refuses the status; None while it takes it.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class Presence:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.instance = uuid.uuid4().hex
+        self.refusal: LinkError | None = None
         self._topics = topics
         self._about = dict(about)
         self._clock = clock
@@ -55,6 +58,7 @@ class Presence:
         self._announced_in = 0
         self._announce_at: float | None = None
         self._state_at = 0.0
+        self._token: int | None = None
 
     @property
     def will(self) -> Will:
@@ -77,16 +81,19 @@ class Presence:
         elif isinstance(event, Delivery) and event.topic == self._topics.status:
             link.ack(event)
             return self._seen(event, link)
+        elif isinstance(event, Published) and event.token == self._token:
+            refused = event.refused
+            self.refusal = publish_error(self._topics.status, refused) if refused else None
         return None
 
-    def tick(self, link: Link, counters: Callable[[], Mapping[str, int]]) -> None:
-        """Announce when it is time; publish counters at most every ten seconds."""
+    def tick(self, link: Link, state: Callable[[], Mapping[str, Any]]) -> None:
+        """Announce when it is time; publish the state at most every ten seconds."""
         now = self._clock()
         if self._announce_at is not None and now >= self._announce_at:
             self._announce(link, link.generation)
         if self._announced_in == link.generation and now >= self._state_at:
             self._state_at = now + STATE_EVERY_S
-            body = {"at": round(self._wall(), 3), "counters": dict(counters())}
+            body = {"at": round(self._wall(), 3), **state()}
             _try_publish(link, self._topics.state, _json(body), qos=0, retain=False)
 
     def deadline(self) -> float | None:
@@ -118,7 +125,8 @@ class Presence:
     def _announce(self, link: Link, generation: int) -> None:
         self._announce_at = None
         status = self._status("online", "")
-        if _try_publish(link, self._topics.status, status, qos=1, retain=True):
+        self._token = _try_publish(link, self._topics.status, status, qos=1, retain=True)
+        if self._token is not None:
             self._announced_in = generation
 
     def _status(self, state: str, why: str) -> bytes:
@@ -132,9 +140,8 @@ def _json(body: Mapping[str, Any]) -> bytes:
     return json.dumps(body, separators=(",", ":")).encode()
 
 
-def _try_publish(link: Link, topic: str, payload: bytes, *, qos: int, retain: bool) -> bool:
+def _try_publish(link: Link, topic: str, payload: bytes, *, qos: int, retain: bool) -> int | None:
     try:
-        link.publish(topic, payload, qos=qos, retain=retain)
+        return link.publish(topic, payload, qos=qos, retain=retain)
     except LinkError:
-        return False
-    return True
+        return None

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_kit.delivery.flights import Pace
 from edge_kit.delivery.outbox import Outbox, Sample
 from edge_kit.delivery.results import Result
 from edge_kit.delivery.spool import Spool
+from edge_kit.delivery.window import Pace
 from edge_kit.link import Delivery, MemoryBroker, MemoryLink, Subscription
 from edge_kit.tensors import TensorSpec
 from edge_kit.wire import FeatureHeader, FeatureMessage, ResultMessage, Topics

@@ -64,7 +64,7 @@ def run_pipeline(
         began = time.perf_counter()
         device.run(limit=frames)
         took = time.perf_counter() - began
-    done = device.counts["frames"]
+    done = device.counters.frames
     if not done:
         raise SourceError(f"{inner.name} holds no frames")
     return Pipeline(done, round(done / took, 3), kind, device.stages.medians_ms())

@@ -98,7 +98,7 @@ def test_a_lost_message_is_sent_again_and_answered_once(rig):
     (again,) = rig.received()
     rig.answer(again)
     assert rig.statuses()[-1] == ("cloud", "final")
-    assert rig.box.summary()["run"]["resent"] == 1
+    assert rig.box.counters.resent == 1
 
 
 def test_no_resend_happens_while_offline(rig):
@@ -189,7 +189,7 @@ def test_a_model_that_nobody_knows_is_given_up_soon(rig):
     assert rig.spool.counters()["refused"] == 12 and rig.box.pending == 0
     assert {r.reason for r in rig.out[12:]} == {"the worker refused it: unknown model"}
     assert sent < 3 * 12
-    assert len(rig.box._refusals) == 0
+    assert rig.box._window._records == {}
 
 
 def test_a_publish_that_the_broker_refuses_ends_the_sample(rig):
@@ -233,7 +233,7 @@ def test_a_message_that_ends_every_connection_is_given_up_and_its_neighbours_go_
     poison = rig.received()[1].header.sample
     drops = 0
     while not rig.link.events.empty():
-        if any(f.sample == poison for f in rig.box._flights.unacknowledged()):
+        if any(f.sample == poison for f in rig.box._window.unacknowledged()):
             # The broker takes each message but this one, which it closes the connection over.
             lose_unacknowledged(rig)
             drops += 1
@@ -274,7 +274,7 @@ def test_an_evicted_sample_stands_and_its_late_result_is_a_duplicate(tmp_path):
     rig.box.flush()
     counters = rig.spool.counters()
     assert counters["evicted"] == 1 and counters["duplicates"] == 1
-    assert rig.box.summary()["run"]["lost"] == 0
+    assert rig.box.backlog().lost == 0
     rig.spool.close()
 
 
@@ -347,8 +347,9 @@ def test_a_full_disk_lets_new_answers_stand_and_loses_no_old_sample(rig):
     assert len(rig.link.acked) == 1 and rig.box.trouble is None
     rig.box.submit([doubtful(2)])
     assert len(rig.received()) == 1
-    run = rig.box.summary()["run"]
-    assert (run["offloaded"], run["answered"], run["unspooled"], run["lost"]) == (2, 1, 1, 0)
+    run = rig.box.counters
+    assert (run.offloaded, run.answered, run.unspooled) == (2, 1, 1)
+    assert rig.box.backlog().lost == 0
 
 
 def test_a_spool_that_cannot_be_read_leaves_the_result_unacknowledged(rig):

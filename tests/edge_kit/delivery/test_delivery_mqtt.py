@@ -16,6 +16,7 @@ from edge_kit.delivery.spool import Spool
 from edge_kit.link import Connected, Delivery, Subscription
 from edge_kit.link.mqtt import MqttLink
 from edge_kit.link.open import open_device_link
+from edge_kit.telemetry.counters import Backlog
 from edge_kit.telemetry.presence import Presence
 from edge_kit.tensors import TensorSpec
 from edge_kit.wire import FeatureHeader, FeatureMessage, ResultMessage, Topics
@@ -42,7 +43,7 @@ def deliver(broker: Mosquitto, path: Path, *samples: Sample) -> tuple[list[Resul
     link = open_device_link(broker.address, TOPICS, presence.subscription, presence.will)
     spool = Spool(path)
     box = Outbox(spool, link, TOPICS, classes=("a", "b"), model=MODEL, emit=out.append)
-    courier = Courier(box, spool, link, presence, totals=dict, report=lambda text: None)
+    courier = Courier(box, spool, link, presence, state=dict, report=lambda text: None)
     worker = MqttLink(broker.address, "worker", [Subscription(TOPICS.features)])
     worker.start()
     assert isinstance(worker.events.get(timeout=WAIT_S), Connected)
@@ -92,5 +93,5 @@ def test_a_message_over_the_brokers_limit_stands_and_the_others_arrive(
     }  # fmt: skip
     (standing,) = [r for r in out if r.status == "standing"]
     assert reason in standing.reason
-    run = courier.summary()["run"]
-    assert (run["answered"], run["refused"], run["lost"], run["pending"]) == (3, 1, 0, 0)
+    run = courier.counters
+    assert (run.answered, run.refused) == (3, 1) and courier.backlog() == Backlog()

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_kit.delivery.spool import ID_BLOCK, Row, Spool
-from edge_kit.errors import SpoolError
+from edge_kit.delivery.spool import ID_BLOCK, Outcome, Row, Spool
+from edge_kit.errors import SpoolDamagedError, SpoolError
 
 
 class Clock:
@@ -38,8 +38,8 @@ def test_a_sample_stays_until_it_is_answered_and_is_counted_once(path):
     assert spool.get(sample) == Row(sample, bytes(10), '{"label": 1}')
     assert spool.pending() == [sample] and spool.nbytes == 10
 
-    spool.settle(ends={sample: "answered"})
-    spool.settle(ends={sample: "answered"})
+    spool.settle(ends={sample: Outcome.ANSWERED})
+    spool.settle(ends={sample: Outcome.ANSWERED})
 
     assert spool.pending() == [] and spool.nbytes == 0 and spool.get(sample) is None
     assert spool.counters() == {"offloaded": 1, "answered": 1}
@@ -50,7 +50,7 @@ def test_a_sample_stays_until_it_is_answered_and_is_counted_once(path):
 def test_samples_and_counters_survive_reopening_in_order(path):
     spool = Spool(path)
     samples = [add(spool) for _ in range(5)]
-    spool.settle(ends={samples[1]: "refused"}, counts={"frames": 7})
+    spool.settle(ends={samples[1]: Outcome.REFUSED}, counts={"frames": 7})
     spool.close()
     again = Spool(path)
     assert again.pending() == [samples[0], *samples[2:]] and again.nbytes == 40
@@ -111,7 +111,7 @@ def test_one_answered_in_the_same_moment_makes_room_before_others_give_way(path)
     spool = Spool(path, max_bytes=100)
     samples = [add(spool, 40) for _ in range(2)]
     newest = Row(spool.next_id(), bytes(40), "")
-    assert spool.settle([newest], {samples[1]: "answered"}) == []
+    assert spool.settle([newest], {samples[1]: Outcome.ANSWERED}) == []
     assert spool.pending() == [samples[0], newest.sample]
     spool.close()
 
@@ -125,7 +125,7 @@ def test_old_samples_are_overdue_by_the_monotonic_clock(path):
     mono.now += 61
     young = add(spool)
     assert spool.overdue() == [sample]
-    spool.settle(ends={sample: "expired"})
+    spool.settle(ends={sample: Outcome.EXPIRED})
     assert spool.pending() == [young] and spool.overdue() == []
     assert spool.counters()["expired"] == 1
     spool.close()
@@ -192,33 +192,80 @@ def test_a_full_disk_raises_a_sentence_stores_nothing_and_recovers(path):
     spool._file.query(f"PRAGMA max_page_count = {pages}")
     big = Row(spool.next_id(), bytes(100_000), "")
     with pytest.raises(SpoolError, match="is full; free some space"):
-        spool.settle([big], {kept: "answered"}, {"frames": 1})
+        spool.settle([big], {kept: Outcome.ANSWERED}, {"frames": 1})
     assert spool.pending() == [kept] and spool.counters() == {"offloaded": 1}
     spool._file.query("PRAGMA max_page_count = 100000")
-    spool.settle([big], {kept: "answered"})
+    spool.settle([big], {kept: Outcome.ANSWERED})
     assert spool.pending() == [big.sample]
     spool.close()
 
 
-def test_a_place_that_cannot_be_written_gets_a_sentence(tmp_path):
+def test_spool_in_a_place_that_cannot_be_written_takes_nothing_until_it_opens(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(SpoolError, match="cannot be made") as caught:
-        Spool(tmp_path / "file" / "spool.db")
-    assert caught.value.exit_code == 7
-    (tmp_path / "dir.db").mkdir()
-    with pytest.raises(SpoolError, match="cannot be written"):
-        Spool(tmp_path / "dir.db")
+    spool = Spool(tmp_path / "file" / "spool.db")
+    assert "cannot be made" in str(spool.trouble) and spool.trouble.exit_code == 7
+    with pytest.raises(SpoolError, match="cannot be made"):
+        spool.next_id()
+    with pytest.raises(SpoolError, match="cannot be made"):
+        spool.settle(counts={"frames": 1})
+    assert (len(spool), spool.pending(), spool.is_ours(bytes(8))) == (0, [], False)
+    assert not spool.open()
+    (tmp_path / "file").unlink()
+    assert spool.open() and spool.trouble is None
+    add(spool)
+    assert len(spool) == 1
+    spool.close()
+
+
+def test_spool_path_that_is_a_folder_gets_a_sentence(tmp_path):
+    assert "cannot be written" in str(Spool(tmp_path).trouble)
+
+
+def spoil(path: Path) -> None:
+    """Overwrite all pages but the first, so that an open connection notices."""
+    with sqlite3.connect(path) as other:
+        other.execute("INSERT INTO counter VALUES ('other', 1)")
+    other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    other.close()
+    with path.open("r+b") as file:
+        file.seek(1024)
+        file.write(b"\xff" * (path.stat().st_size - 1024))
+
+
+def test_damage_in_use_is_told_from_other_errors_and_the_next_open_puts_the_file_aside(path):
+    spool = Spool(path)
+    sample = add(spool)
+    spoil(path)
+    with pytest.raises(SpoolDamagedError) as caught:
+        spool.get(sample)
+    spool.discard(caught.value)
+    assert len(spool) == 0 and spool.trouble is caught.value
+    assert spool.open() and "put aside as spool.db.corrupt-" in spool.notice
+    add(spool)
+    spool.close()
+
+
+def test_damaged_file_that_cannot_be_put_aside_stays_and_is_tried_again(path, monkeypatch):
+    Spool(path).close()
+    path.write_bytes(b"garbage" * 1000)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(OSError(30, "Read-only")))
+        spool = Spool(path)
+        assert "cannot be put aside: Read-only" in str(spool.trouble)
+        assert not spool.open() and path.read_bytes().startswith(b"garbage")
+    assert spool.open() and len(list(path.parent.glob("*.corrupt-*"))) == 1
+    spool.close()
 
 
 _VICTIM = """
 import sys
 from pathlib import Path
-from edge_kit.delivery.spool import Row, Spool
+from edge_kit.delivery.spool import Outcome, Row, Spool
 spool = Spool(Path(sys.argv[1]))
 held = []
 while True:
     sample = spool.next_id()
-    ends = {held.pop(0): "answered"} if len(held) > 20 else {}
+    ends = {held.pop(0): Outcome.ANSWERED} if len(held) > 20 else {}
     spool.settle([Row(sample, bytes(300), "p")], ends)
     held.append(sample)
     print(sample.hex(), *(s.hex() for s in ends), flush=True)

@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 
 from edge_kit.delivery.courier import Courier
-from edge_kit.delivery.flights import Pace
 from edge_kit.delivery.outbox import Outbox
 from edge_kit.delivery.results import Result
 from edge_kit.delivery.spool import Spool
+from edge_kit.delivery.window import Pace
 from edge_kit.device.loop import Device
 from edge_kit.engines.end import EndOutput
 from edge_kit.errors import EngineError, LinkError, SpoolError
 from edge_kit.exits import ExitRule
 from edge_kit.link import Delivery, Disconnected, MemoryBroker, MemoryLink, Subscription
 from edge_kit.sources.source import MemorySource
+from edge_kit.telemetry.counters import Backlog, DeviceCounters, to_json
 from edge_kit.telemetry.presence import Presence
 from edge_kit.tensors import TensorSpec
 from edge_kit.wire import FeatureMessage, ResultMessage, Topics
@@ -84,7 +85,7 @@ class Cloud:
             pace=Pace(window=4),
         )  # fmt: skip
         self.courier = Courier(
-            box, self.spool, self.link, presence, totals=dict, report=self.reports.append
+            box, self.spool, self.link, presence, state=dict, report=self.reports.append
         )
         self._thread = threading.Thread(target=self._work, daemon=True)
         if answers:
@@ -115,8 +116,7 @@ def test_without_a_broker_sure_answers_are_final_and_doubtful_ones_stand():
     ]  # fmt: skip
     assert sink.results[1].reason == "no broker is configured"
     assert sink.results[0].class_name == "red" and sink.results[0].sample is None
-    run = dev.summary(None)["run"]
-    assert (run["frames"], run["device"], run["standing"], run["lost"]) == (3, 2, 1, 0)
+    assert dev.counters == DeviceCounters(frames=3, device=2, standing=1)
 
 
 def test_doubtful_frames_get_a_provisional_and_then_a_cloud_answer(tmp_path):
@@ -126,7 +126,7 @@ def test_doubtful_frames_get_a_provisional_and_then_a_cloud_answer(tmp_path):
     cloud.courier.start()
     dev.run(cloud.courier)
     assert cloud.courier.wait_drained(WAIT_S)
-    cloud.courier.stop(dev.counts)
+    cloud.courier.stop(to_json(dev.counters))
     cloud.close()
 
     by_frame: dict[int, list[str]] = {}
@@ -136,12 +136,12 @@ def test_doubtful_frames_get_a_provisional_and_then_a_cloud_answer(tmp_path):
     assert by_frame == {
         0: ["device final"], 1: twice, 2: twice, 3: ["device final"], 4: twice,
     }  # fmt: skip
-    summary = dev.summary(cloud.courier)
-    run = summary["run"]
-    assert (run["frames"], run["device"], run["offloaded"], run["answered"]) == (5, 2, 3, 3)
-    assert (run["lost"], run["pending"], run["standing"], run["duplicates"]) == (0, 0, 0, 0)
-    assert run["bytes"] == sum(r.bytes_sent for r in sink.results if r.tier == "cloud")
-    assert summary["total"]["frames"] == 5 and summary["total"]["answered"] == 3
+    run, total = cloud.courier.counters, cloud.courier.total()
+    assert dev.counters == DeviceCounters(frames=5, device=2)
+    assert (run.offloaded, run.answered, run.standing, run.duplicates) == (3, 3, 0, 0)
+    assert cloud.courier.backlog() == Backlog()
+    assert run.bytes == sum(r.bytes_sent for r in sink.results if r.tier == "cloud")
+    assert total["frames"] == 5 and total["answered"] == 3
     assert {"preprocess", "engine", "decide", "emit", "hand over"} <= dev.stages.medians_ms().keys()
 
 
@@ -152,12 +152,9 @@ def test_what_a_stopped_run_leaves_goes_first_in_the_next(tmp_path):
     dev = device(images(0, 1), sink)
     dev.run(silent.courier)
     assert not silent.courier.wait_drained(0.05)
-    silent.courier.stop(dev.counts)
+    silent.courier.stop(to_json(dev.counters))
     silent.close()
-    assert (
-        dev.summary(silent.courier)["run"] | {"pending": 2, "lost": 0}
-        == (dev.summary(silent.courier)["run"])
-    )
+    assert silent.courier.backlog() == Backlog(pending=2)
 
     later = ListSink()
     cloud = Cloud(tmp_path / "s.db", later)
@@ -166,7 +163,7 @@ def test_what_a_stopped_run_leaves_goes_first_in_the_next(tmp_path):
     cloud.courier.stop()
     cloud.close()
     assert sorted((r.index, r.tier) for r in later.results) == [(0, "cloud"), (1, "cloud")]
-    assert cloud.courier.summary()["run"]["lost"] == 0
+    assert cloud.courier.backlog().lost == 0
 
 
 def test_a_limit_ends_the_run_after_so_many_frames():
@@ -182,14 +179,14 @@ def test_stop_ends_the_run_and_closes_the_source():
     dev = device(source, sink)
     sink.result = lambda r: dev.stop()  # type: ignore[method-assign]
     dev.run()
-    assert dev.counts["frames"] == 1 and source.closed and dev.stopped
+    assert dev.counters.frames == 1 and source.closed and dev.stopped
 
 
 def test_a_reader_that_went_away_ends_the_run():
     sink = ListSink(broken=True)
     dev = device(images(*[100] * 10), sink)
     dev.run()
-    assert dev.counts["frames"] == 1
+    assert dev.counters.frames == 1
 
 
 def test_a_broker_that_refuses_us_from_the_start_ends_the_run_with_its_sentence(tmp_path):
@@ -228,7 +225,7 @@ def test_a_connection_that_ends_for_good_later_lets_the_device_go_on(tmp_path):
 def test_a_refusal_is_tried_again_much_later_and_a_taken_session_never(
     tmp_path, monkeypatch, lost_first, starts
 ):
-    monkeypatch.setattr("edge_kit.delivery.courier.HOPELESS_S", 0.0)
+    monkeypatch.setattr("edge_kit.delivery.courier.RECONNECT_MAX_S", 0.0)
     monkeypatch.setattr("edge_kit.delivery.courier.IDLE_S", 0.01)
     cloud = Cloud(tmp_path / "s.db", ListSink(), answers=False)
     started = []
@@ -293,7 +290,8 @@ def test_a_spool_that_fails_and_recovers_is_said_once_each_and_remembered(tmp_pa
     cloud.courier.stop()
     cloud.close()
     assert cloud.reports == [
-        "the disk is full; doubtful answers stand until that is mended", "the spool works again",
+        "the disk is full; until then nothing can be offloaded, and doubtful answers stand",
+        "the spool works again",
     ]  # fmt: skip
     assert [r.status for r in sink.results] == ["standing", "standing", "provisional", "final"]
     assert cloud.courier.trouble is not None  # the exit code tells

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_kit.delivery.spool import Row, Spool
+from edge_kit.delivery.spool import Outcome, Row, Spool
 from edge_kit.device.config import resolve
 from edge_kit.device.output import JsonLines
 from edge_kit.device.service import Service
@@ -151,7 +151,7 @@ def test_a_restart_after_the_clock_was_set_expires_nothing_early_and_the_rest_in
     old, new, gone = (spool.next_id() for _ in range(3))
     spool.settle([Row(old, b"x", ""), Row(gone, b"z", "")])
     mono.now += 3000
-    spool.settle([Row(new, b"y", "")], {gone: "answered"})
+    spool.settle([Row(new, b"y", "")], {gone: Outcome.ANSWERED})
     wall.now = SET
     spool.clock_was_set()
     spool.close()

@@ -9,7 +9,7 @@ from typing import TypeVar
 import pytest
 
 from edge_kit.errors import ConfigError, LinkError
-from edge_kit.link import Connected, Delivery, Disconnected, Published, Subscription
+from edge_kit.link import Connected, Delivery, Disconnected, Published, Refused, Subscription
 from edge_kit.link import mqtt as mqtt_module
 from edge_kit.link.address import BrokerAddress
 from edge_kit.link.mqtt import MqttLink, Will, backoff
@@ -183,7 +183,8 @@ def test_a_refused_subscription_is_fatal(connect):
             peer.sendall(bytes.fromhex("2003000000"))
             packet_id = peer.recv(1000)[2:4]
             peer.sendall(b"\x90\x05" + packet_id + b"\x00\x01\x87")
-            gone = expect(link, Disconnected)
+            refused, gone = expect(link, Refused), expect(link, Disconnected)
+    assert refused == Refused("secret", "Not authorized")
     assert gone.fatal and "subscription to secret (Not authorized)" in str(gone.error)
 
 

@@ -123,7 +123,7 @@ def test_counters_are_published_at_most_every_ten_seconds(clock):
     one = One(broker, clock)
     one.connect()
     for _ in range(100):
-        one.presence.tick(one.link, lambda: {"frames": 3})
+        one.presence.tick(one.link, lambda: {"counters": {"frames": 3}})
         clock.now += 0.3
     assert watcher.events.qsize() == 3
     event = watcher.events.get()
