@@ -68,11 +68,23 @@ def probe_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def worker(mosquitto: Mosquitto) -> Iterator[Worker]:
+def make_worker() -> Iterator[Callable[[Mosquitto], Worker]]:
+    """Start workers that answer everything; all end with the test."""
+    workers: list[Worker] = []
+
+    def make(broker: Mosquitto) -> Worker:
+        workers.append(Worker(broker))
+        return workers[-1]
+
+    yield make
+    for worker in workers:
+        worker.stop()
+
+
+@pytest.fixture
+def worker(mosquitto: Mosquitto, make_worker: Callable[[Mosquitto], Worker]) -> Worker:
     """A worker at the broker `mosquitto`."""
-    worker = Worker(mosquitto)
-    yield worker
-    worker.stop()
+    return make_worker(mosquitto)
 
 
 @pytest.fixture

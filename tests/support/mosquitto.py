@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import socket
 import subprocess
 import time
 from pathlib import Path
+
+import pytest
 
 from edge_kit.link.address import BrokerAddress
 
@@ -128,6 +131,20 @@ class Mosquitto:
             command = ["mosquitto_passwd", "-b", str(path), user, password]
             subprocess.run(command, check=True, capture_output=True)
         return path
+
+
+def dynamic_security(root: Path, *, subscribe: bool) -> str:
+    """Return configuration for the plugin that refuses subscriptions, which acl_file does not.
+
+    Skips the test where the plugin is not installed.
+    """
+    plugins = sorted(Path("/usr/lib").glob("*/mosquitto_dynamic_security.so"))
+    if not plugins:
+        pytest.skip("mosquitto's plugin for dynamic security is not installed")
+    access = {"publishClientSend": True, "publishClientReceive": True, "unsubscribe": True}
+    file = root / "dynamic-security.json"
+    file.write_text(json.dumps({"defaultACLAccess": access | {"subscribe": subscribe}}))
+    return f"plugin {plugins[0]}\nplugin_opt_config_file {file}"
 
 
 def make_certificates(root: Path) -> Path:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import resource
 import shutil
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from PIL import Image
 from edge_kit.bundle import pack
 from edge_kit.delivery.spool import Spool
 from edge_kit.wire import Refusal
-from tests.support.device import DOUBTFUL, PHOTOS, WAIT_S, Worker, finish, kinds
+from tests.support.device import DOUBTFUL, PHOTOS, WAIT_S, Worker, finish
 from tests.support.mosquitto import free_port
 
 pytestmark = pytest.mark.broker
@@ -104,35 +103,6 @@ def test_an_unreadable_photo_is_skipped_in_a_folder_and_an_error_alone(
     spool.close()
 
 
-def test_one_spool_serves_one_process(edge, mosquitto):
-    first = edge("--json", "--broker", mosquitto.url, "--fps", "1")
-    first.stdout.readline()
-    code, _lines, err = finish(edge("--json", "--broker", mosquitto.url))
-    assert code == 7 and "another edge-kit uses the spool" in err
-
-
-def test_a_disk_that_fills_up_lets_answers_stand_and_keeps_what_it_has(edge, mosquitto, tmp_path):
-    def small_files() -> None:  # SQLite's index of its log alone takes 32 KiB
-        resource.setrlimit(resource.RLIMIT_FSIZE, (48_000, 48_000))
-
-    many = tmp_path / "many"
-    many.mkdir()
-    for index in range(200):
-        Image.fromarray(np.full((16, 16, 3), 120, np.uint8)).save(many / f"{index:03}.png")
-    args = ("--json", "--broker", mosquitto.url, "--linger", "0")
-    code, lines, err = finish(edge(*args, source=many, preexec_fn=small_files))
-    assert code == 7 and "edge-kit: error:" in err and "spool" in err and "Traceback" not in err
-    results = kinds(lines)
-    assert len(results) == 200
-    run = lines[-1]["summary"]["run"]
-    standing = [n for n, kind in results.items() if kind == ["device standing"]]
-    assert len(standing) == run["unspooled"] > 0
-    assert run["offloaded"] + run["unspooled"] == 200 and run["lost"] == 0
-    spool = Spool(tmp_path / "spool.db")
-    assert len(spool) == run["pending"] == run["offloaded"]
-    spool.close()
-
-
 def test_a_reader_that_leaves_ends_the_run_quietly(edge):
     child = edge("--json", "--fps", "20")
     child.stdout.readline()
@@ -194,7 +164,6 @@ def test_names_that_are_no_unicode_reach_any_output_and_the_spool(edge, mosquitt
         (("--broker", "mqtt://u:secret@h"), 2, "holds a password"),
         (("--engine", "warp"), 2, "warp"),
         (("--bundle", "elsewhere"), 2, "given twice"),
-        (("--spool", "/proc/nothing/spool.db", "--broker", "mqtt://h"), 7, "cannot be made"),
     ],
 )
 def test_a_mistake_gets_a_sentence_an_exit_code_and_no_traceback(edge, args, code, sentence):
@@ -212,6 +181,7 @@ def test_messages_over_the_brokers_limit_stand_with_the_reason(edge, make_mosqui
     code, lines, err = finish(edge(*args, bundle=ASSETS / "clothing.ekb", source=photos))
     run = lines[-1]["summary"]["run"]
     standing = [line for line in lines[:-1] if line["status"] == "standing"]
-    assert code == 0 and "Traceback" not in err
+    # Nothing at all was offloaded, which the exit code tells; each frame is answered none the less.
+    assert code == 6 and "Traceback" not in err
     assert all("Packet too large" in line["reason"] for line in standing)
     assert len(standing) == run["refused"] == 3 and (run["lost"], run["pending"]) == (0, 0)
