@@ -5,6 +5,9 @@ that was received and checked is first written as *pending*; only then is the on
 deleted, the certificate put in force, the service's configuration changed and the service
 restarted, and last the pending file removed. What is interrupted in between is done again from the
 pending file, which needs no server. The key is made by the first boot and never leaves the board.
+
+After each try ``renewal.json`` beside the certificate says how it went; the device and `edge-kit
+doctor` read it.
 """
 
 from __future__ import annotations
@@ -69,6 +72,10 @@ class _Place:
         return self.tls / "device.crt.pending"
 
     @property
+    def notes(self) -> Path:
+        return self.tls / "renewal.json"
+
+    @property
     def ca(self) -> Path | None:
         file = self.tls / "ca.pem"
         return file if file.exists() else None
@@ -117,6 +124,23 @@ class Enrolment:
         text = "".join(f"{c.pem}\n" for c in chain)
         write_whole(self._at.pending, text, 0o644, self._own)
         return self._finish() or "the certificate could not be read back"
+
+    def note(self, error: str = "") -> None:
+        """Write how the last try went, for the device to read; failing to do so ends nothing.
+
+        Args:
+            error: Why it failed; empty when it did not.
+        """
+        now = self._now()
+        try:
+            succeeded_at = json.loads(self._at.notes.read_text(encoding="utf-8"))["succeeded_at"]
+        except (OSError, ValueError, KeyError, TypeError):
+            succeeded_at = None
+        notes = {"tried_at": now, "succeeded_at": succeeded_at if error else now, "error": error}
+        try:
+            write_whole(self._at.notes, json.dumps(notes), 0o644, self._own)
+        except (OSError, subprocess.SubprocessError) as problem:
+            _log.warning("%s cannot be written: %s", self._at.notes, problem)
 
     def _ask(
         self,
@@ -262,11 +286,13 @@ def until_done(
         asked = None
         try:
             _log.info("%s", enrolment.step())
+            enrolment.note()
             return
         except EstError as error:
             why, asked = str(error), error.wait_s
         except (OSError, subprocess.SubprocessError, ValueError, KeyError) as error:
             why = str(error) or type(error).__name__
+        enrolment.note(why)
         wait = pause(asked)
         _log.warning("%s; trying again in %.0f s", why, wait)
         sleep(wait)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from edge_kit.device.config import resolve
 
 if TYPE_CHECKING:
     from edge_kit.doctor import Check
-    from edge_kit.link import Link
+    from edge_kit.link import Link, Subscription
     from edge_kit.link.address import BrokerAddress
 
 __all__ = ["doctor"]
@@ -50,13 +50,7 @@ def doctor(ctx: click.Context, /, config_file: Path | None, **flags: Any) -> Non
     from edge_kit.doctor import examine
     from edge_kit.host.clock import ClockWait
 
-    found = examine(
-        bundle=config.bundle,
-        broker=config.address,
-        spool=config.spool,
-        make_link=_make_link,
-        clock=ClockWait() if config.wait_for_clock else None,
-    )
+    found = examine(config, _make_link, ClockWait() if config.wait_for_clock else None)
     checks = list(found) if config.json else _show(found)
     failed = sum(check.ok is False for check in checks)
     if config.json:
@@ -79,7 +73,9 @@ def _show(found: Iterable[Check]) -> list[Check]:
     return checks
 
 
-def _make_link(address: BrokerAddress, client_id: str) -> Link:
+def _make_link(
+    address: BrokerAddress, client_id: str, subscriptions: Sequence[Subscription]
+) -> Link:
     from edge_kit.link.mqtt import MqttLink
 
-    return MqttLink(address, client_id)
+    return MqttLink(address, client_id, subscriptions)

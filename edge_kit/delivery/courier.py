@@ -216,8 +216,10 @@ class Courier:
         return [r for r in (self._outbox.refusal, self._presence.refusal) if r is not None]
 
     def _body(self) -> dict[str, Any]:
+        state = dict(self._state())
         refused = [str(refusal) for refusal in self._refusals()]
-        return {**self._state(), "problems": self._problems.sentences() + refused}
+        problems = [*self._problems.sentences(), *refused, *state.pop("problems", [])]
+        return {**state, "problems": problems}
 
     def _describe_spool(self) -> None:
         """Say once that the spool fails, and once that it works again, and what became of it."""

@@ -27,6 +27,7 @@ from edge_kit.link.open import open_device_link
 from edge_kit.pixels.preprocess import Preprocessor
 from edge_kit.sources.open import open_source
 from edge_kit.sources.source import Source
+from edge_kit.telemetry.certificate import read_certificate
 from edge_kit.telemetry.counters import Backlog, DeliveryCounters, to_json
 from edge_kit.telemetry.presence import Presence
 from edge_kit.wire import Topics
@@ -187,7 +188,12 @@ class Service:
             counters = to_json(self._device.counters, outbox.counters, outbox.backlog())
             if clock is not None:
                 counters["clock_wait_s"] = int(clock.waited_s)
-            return {"counters": counters}
+            certificate = None if config.tls_cert is None else read_certificate(config.tls_cert)
+            if certificate is None:
+                return {"counters": counters}
+            problems = [certificate.problem] if certificate.problem else []
+            told = certificate.to_json()
+            return {"counters": counters, "certificate": told, "problems": problems}
 
         return Courier(
             outbox,

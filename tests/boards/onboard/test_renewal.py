@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 
 import pytest
 
 from boards.onboard.certificates import CertificateError, read_pem
+from boards.onboard.enroll import Enrolment, until_done
 from boards.onboard.est import EstError
 from boards.onboard.programs import call
+from edge_kit.telemetry.certificate import read_certificate
 from tests.support.enrolling import RESTART, Board
 from tests.support.estserver import PASSWORD, USER, openssl
 
@@ -52,6 +55,36 @@ def test_renewal_asks_for_the_same_names(board, server):
                    "subjectAltName").decode()  # fmt: skip
     assert "O = Acme, CN = cam seven" in text
     assert "DNS:cam-7.example" in text and "IP Address:10.0.0.7" in text
+
+
+def test_each_try_is_noted_for_the_device_with_the_last_success(board, server):
+    until_done(Enrolment(board.root, board.run, board.clock), lambda _asked: 0.0)
+    file = board.tls / "renewal.json"
+    first = json.loads(file.read_text())
+    assert first["error"] == "" and first["succeeded_at"] is not None
+    assert file.stat().st_mode & 0o777 == 0o644 and "chgrp" in board.ran[-1]
+
+    board.clock = days_later(25)
+    server.script = ["503"]
+    failed: list[dict] = []
+    until_done(
+        Enrolment(board.root, board.run, board.clock),
+        lambda _asked: failed.append(json.loads(file.read_text())) or 0.0,
+    )
+    assert "busy signing" in failed[0]["error"]
+    assert failed[0]["succeeded_at"] == first["succeeded_at"] < failed[0]["tried_at"]
+    last = json.loads(file.read_text())
+    assert last["error"] == "" and last["succeeded_at"] > first["succeeded_at"]
+    assert PASSWORD not in file.read_text()
+    # And the device's side understands it.
+    told = read_certificate(board.certificate, last["succeeded_at"])
+    assert told.renewed_at == last["succeeded_at"] and told.problem == ""
+
+
+def test_note_that_cannot_be_written_ends_nothing(board, tmp_path, caplog):
+    board.tls.rename(tmp_path / "elsewhere")
+    Enrolment(board.root, board.run).note("why")
+    assert "renewal.json cannot be written" in caplog.text
 
 
 def test_failed_renewal_keeps_the_certificate(board, server):

@@ -192,21 +192,21 @@ def test_the_doctor_leaves_the_broker_alone_until_the_clock_is_set(tmp_path):
     asked = []
     bench = Bench(tmp_path)
 
-    def make_link(address: BrokerAddress, name: str):
+    def make_link(address: BrokerAddress, *_rest):
         asked.append(address)
         raise LinkError("asked")
 
-    broker = BrokerAddress("127.0.0.1", 8883, tls=True)
-    found = list(examine(broker=broker, make_link=make_link, clock=bench.wait))
+    secure = resolve({"broker": "mqtts://127.0.0.1:8883"}, {})
+    found = list(examine(secure, make_link, bench.wait))
     assert found[-1].name == "broker" and found[-1].ok is None and asked == []
     assert "waiting until the clock is set" in found[-1].detail
     bench.file.touch()
     with pytest.raises(LinkError, match="asked"):
-        list(examine(broker=broker, make_link=make_link, clock=bench.wait))
-    plain = BrokerAddress("127.0.0.1", 1883)
+        list(examine(secure, make_link, bench.wait))
+    plain = resolve({"broker": "mqtt://127.0.0.1:1883"}, {})
     bench.file.unlink()
     with pytest.raises(LinkError, match="asked"):
-        list(examine(broker=plain, make_link=make_link, clock=bench.wait))
+        list(examine(plain, make_link, bench.wait))
 
 
 class Watched(io.StringIO):

@@ -7,26 +7,16 @@ import os
 import pytest
 from click.testing import CliRunner
 
-from edge_kit import doctor as doctor_module
 from edge_kit.bundle.labelled_photos import INDEX
 from edge_kit.cli import cli
 from edge_kit.commands.doctor import doctor
-from edge_kit.doctor import (
-    Check,
-    check_board,
-    check_broker,
-    check_bundle,
-    check_cameras,
-    check_clock,
-    check_disk,
-    check_engines,
-)
+from edge_kit.doctor import engines as engines_module
+from edge_kit.doctor.check import Check
+from edge_kit.doctor.engines import check_bundle, check_engines
+from edge_kit.doctor.host import check_board, check_cameras, check_clock, check_disk
 from edge_kit.engines.probe import ProbeResult
-from edge_kit.errors import ConfigError, LinkError
+from edge_kit.errors import ConfigError
 from edge_kit.host.board import Board, clock_synchronised, read_board
-from edge_kit.link import Disconnected, MemoryBroker, MemoryLink
-from edge_kit.link.address import BrokerAddress
-from edge_kit.link.mqtt import MqttLink
 from edge_kit.terminal.command_line import run_group
 from tests.support.labelled import add_files, add_reference
 from tests.support.mosquitto import free_port
@@ -105,7 +95,7 @@ def test_a_missing_engine_is_a_note_when_another_works(monkeypatch):
 
 def test_a_32_bit_system_is_not_sent_after_an_engine_without_wheels(monkeypatch):
     without(monkeypatch, "onnxruntime")
-    monkeypatch.setattr("edge_kit.doctor.machine_arch", lambda: "armv7l")
+    monkeypatch.setattr("edge_kit.doctor.engines.machine_arch", lambda: "armv7l")
     onnx = next(c for c in check_engines(lambda _module: "") if c.name == "engine onnx")
     assert "gets tflite-runtime only" in onnx.detail
     assert "edge-kit[onnx]" not in onnx.hint and "edge-kit[tflite]" in onnx.hint
@@ -137,13 +127,13 @@ def test_an_engine_that_dies_says_how():
     ],
 )
 def test_imports_are_tried_in_a_process_of_their_own(code, words):
-    problem = doctor_module._import_problem(code.removeprefix("import "))
+    problem = engines_module._import_problem(code.removeprefix("import "))
     assert problem == "" if not words else words in problem
 
 
 def test_import_that_hangs_is_given_up(monkeypatch):
-    monkeypatch.setattr("edge_kit.doctor._IMPORT_TIMEOUT_S", 0.1)
-    assert "within 0 s" in doctor_module._import_problem("json")
+    monkeypatch.setattr("edge_kit.doctor.engines._IMPORT_TIMEOUT_S", 0.1)
+    assert "within 0 s" in engines_module._import_problem("json")
 
 
 # the bundle
@@ -214,10 +204,10 @@ class BrokenDriver:
 
 
 def test_picamera2_is_listed(tmp_path, monkeypatch):
-    monkeypatch.setattr(doctor_module, "find_picamera2", lambda: PiDriver)
+    monkeypatch.setattr("edge_kit.doctor.host.find_picamera2", lambda: PiDriver)
     (check,) = check_cameras(tmp_path)
     assert (check.ok, check.detail) == (True, "imx708")
-    monkeypatch.setattr(doctor_module, "find_picamera2", lambda: BrokenDriver)
+    monkeypatch.setattr("edge_kit.doctor.host.find_picamera2", lambda: BrokenDriver)
     (check,) = check_cameras(tmp_path)
     assert check.ok is None
     assert "sees no camera" in check.detail
@@ -256,54 +246,6 @@ def test_the_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda *_a: False)
     assert "may not write" in check_disk(tmp_path).detail
     assert "cannot be looked at" in check_disk(tmp_path / ("x" * 300)).detail
-
-
-# the broker
-
-
-ADDRESS = BrokerAddress("hub.local", 1883)
-
-
-def test_a_broker_that_accepts():
-    links = []
-
-    def make(_address, _name):
-        links.append(MemoryLink(MemoryBroker()))
-        return links[-1]
-
-    check = check_broker(ADDRESS, make)
-    assert check.ok
-    assert "mqtt://hub.local:1883 accepts us" in check.detail
-    assert not links[0].connected
-
-
-class Refusing(MemoryLink):
-    def start(self):
-        self.events.put(Disconnected(0, LinkError("wrong password", "check it"), fatal=True))
-
-
-class Silent(MemoryLink):
-    def start(self):
-        pass
-
-
-def test_a_broker_that_refuses_or_keeps_silent():
-    check = check_broker(ADDRESS, lambda _a, _n: Refusing(MemoryBroker()))
-    assert check == Check("broker", False, "wrong password", "check it")
-    check = check_broker(ADDRESS, lambda _a, _n: Silent(MemoryBroker()), timeout_s=0.05)
-    assert check.ok is False
-    assert "does not answer" in check.detail
-
-
-@pytest.mark.broker
-def test_a_real_broker(make_mosquitto):
-    broker = make_mosquitto(users={"me": "right"})
-    address = BrokerAddress("127.0.0.1", broker.port, user="me", password="right")
-    assert check_broker(address, MqttLink).ok is True
-    assert check_broker(address.with_password("wrong"), MqttLink).ok is False
-    nobody = check_broker(BrokerAddress("127.0.0.1", free_port()), MqttLink)
-    assert nobody.ok is False
-    assert nobody.detail
 
 
 # the command
@@ -356,7 +298,8 @@ def test_a_broker_that_is_not_there_fails(invoke):
 def test_a_password_comes_from_a_file_or_the_environment(invoke, tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr(
-        doctor_module, "check_broker", lambda b, _m: seen.append(b) or Check("broker", True, "")
+        "edge_kit.doctor.examination.check_broker",
+        lambda b, *_: seen.append(b) or Check("broker", True, ""),
     )
     (tmp_path / "secret").write_text("from a file\n")
     monkeypatch.setenv("EDGE_KIT_PASSWORD", "from the environment")
