@@ -71,8 +71,8 @@ def _with_options(command: Any) -> Any:
 def run(bundle_path: Path | None, config_file: Path | None, **flags: Any) -> None:
     """Classify frames on this device, and send what it is not sure of.
 
-    Every frame is answered at once. A doubtful one leaves as compressed int8 features, never as an
-    image, and a second answer with the same sample id follows when a worker has finished it.
+    Every frame is answered at once. A low-confidence one leaves as compressed int8 features, never
+    as an image, and a second answer with the same sample id follows when a worker has finished it.
     """
     if bundle_path is not None and flags["bundle"] is not None:
         raise UsageError("the bundle is given twice", "use BUNDLE or --bundle, not both")
@@ -123,7 +123,7 @@ def _sentence(run: Mapping[str, Any]) -> str:
     for key, words in (
         ("answered", "answered by the cloud"),
         ("pending", "wait in the spool for the next run"),
-        ("standing", "doubtful answers stand"),
+        ("standing", "low-confidence answers kept"),
         ("duplicates", "duplicate results ignored"),
         ("dropped", "frames dropped"),
         ("skipped", "unreadable files skipped"),

@@ -230,7 +230,7 @@ class Courier:
             "spool",
             str(self._outbox.trouble or ""),
             "the spool works again",
-            prospect="; until then nothing can be offloaded, and doubtful answers stand",
+            prospect="; until that is repaired nothing can be offloaded",
         )
 
     def _describe_refusals(self) -> None:

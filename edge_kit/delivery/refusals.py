@@ -1,7 +1,7 @@
 """Which refusals of a worker end a sample.
 
 A worker that does not know a model speaks for itself alone. Another member of its pool may hold
-the bundle, and so may another pool, whose answer is still on its way when the refusal arrives. So
+the bundle, and so may another pool, whose answer is on its way when the refusal arrives. So
 a sample of an unknown model is offered again; only when nobody has answered anything for a while
 is it given up. All other refusals say something of the message and are final.
 """

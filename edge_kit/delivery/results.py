@@ -35,8 +35,8 @@ class Result:
         entropy: Normalized entropy, 0 (sure) to 1.
         tier: Who answers: ``device`` or ``cloud``.
         status: ``final``; ``provisional`` (another follows); or ``standing`` (the device's
-            doubtful answer, which stays because none better will come).
-        reason: Why it stands; empty otherwise.
+            low-confidence answer, which is kept because no better one will come).
+        reason: Why it is kept; empty otherwise.
         latency_ms: From capture to this answer.
         round_trip_ms: From the first send of this run to the worker's answer; None on the device.
         bytes_sent: Size of the encoded message; 0 when the frame never left.
@@ -90,7 +90,7 @@ class Result:
         """Read what `encode` wrote; unknown keys are ignored.
 
         Raises:
-            ValueError: It is no such line.
+            ValueError: It is not such a line.
         """
         try:
             data = json.loads(text)

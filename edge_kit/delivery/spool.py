@@ -8,7 +8,7 @@ Durability. The file is in WAL mode, so ``kill -9`` loses nothing at either leve
 ``synchronous=FULL`` flushes the log at each commit: a sample that was reported as offloaded
 survives a power cut. ``NORMAL`` flushes only at checkpoints: a power cut may take the samples of
 the last moments (never the file's integrity), for a fraction of the flushes; choose it where the
-SD card matters more than a doubtful frame.
+SD card matters more than one low-confidence frame.
 
 Few writes. A sample costs one insert and one delete and nothing in between: tries and send times
 live in memory, since a restart sends everything again anyway. Callers put many of both into one
@@ -18,7 +18,7 @@ Measured on ext4 with 700-byte messages, one commit a sample: 9 kB written and 5
 ``FULL``, 5 kB and 0.2 ms with ``NORMAL``; 4 KiB pages would write a third more.
 
 Bounds. Over ``max_bytes`` of messages the oldest unanswered sample gives way; older than
-``max_age_s`` it is given up. Either is counted, and its provisional answer stands.
+``max_age_s`` it is given up. Either is counted, and its provisional answer is kept.
 """
 
 from __future__ import annotations

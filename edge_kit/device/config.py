@@ -63,7 +63,7 @@ class Config:
         linger: Seconds to wait for results after the last frame.
         limit: Frames; None for no limit.
         json: Write JSON lines.
-        origins: Where each value that is no default came from.
+        origins: Where each value that is not a default came from.
     """
 
     bundle: Path | None = None
@@ -101,7 +101,7 @@ class Config:
         """The broker with its credentials; None when there is none.
 
         Raises:
-            ConfigError: Address, certificates or password make no sense.
+            ConfigError: Address, certificates or password cannot be used.
         """
         if self.broker is None:
             return None
@@ -210,7 +210,7 @@ def _convert(key: str, value: Any, origin: str) -> Any:
     try:
         return _CONVERTERS[key](value)
     except (TypeError, ValueError, OverflowError) as error:
-        raise ConfigError(f"{key} = {value!r} ({origin}) makes no sense: {error}") from None
+        raise ConfigError(f"{key} = {value!r} ({origin}) is not valid: {error}") from None
 
 
 def _text(value: Any) -> str:

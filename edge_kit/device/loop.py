@@ -1,7 +1,7 @@
 """The device: source → preprocess → engine → exit rule → result, or spool and cloud.
 
-The loop runs on the thread of its caller. It never waits for the network: doubtful samples are
-handed to a `Courier`, which owns spool and link on a thread of its own.
+The loop runs on the thread of its caller. It never waits for the network: low-confidence samples
+are handed to a `Courier`, which owns spool and link on a thread of its own.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Device:
         """Classify frames until the source ends, `stop` is called, or `limit` frames are done.
 
         Args:
-            courier: Takes doubtful samples; without one their answers stand.
+            courier: Takes low-confidence samples; without one their answers are kept.
             limit: Frames; None for no limit.
 
         Raises:

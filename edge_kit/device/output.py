@@ -108,7 +108,7 @@ class LiveLine(_Lines):
             self._draw(result)
 
     def summary(self, summary: Mapping[str, Any]) -> None:
-        """Leave the last line standing."""
+        """Leave the last line on the screen."""
         self._write("\n")
 
     def _draw(self, result: Result) -> None:
@@ -125,7 +125,7 @@ class LiveLine(_Lines):
 def describe(result: Result) -> str:
     """Return a result as one line for people."""
     mark = {"final": "", "provisional": " (asking the cloud)"}.get(
-        result.status, f" (doubtful; {result.reason})"
+        result.status, f" (low confidence; {result.reason})"
     )
     return (
         f"{printable(result.source)}: {printable(result.class_name)} {result.confidence:.2f} "

@@ -17,7 +17,7 @@ from edge_kit.sources.v4l2 import list_devices
 __all__ = ["check_board", "check_cameras", "check_clock", "check_disk"]
 
 _MIB = 1 << 20
-# Below the first a spool of doubtful frames soon fills; below the second SQLite itself fails.
+# Below the first a spool of low-confidence frames soon fills; below the second SQLite itself fails.
 _DISK_LITTLE = 256 * _MIB
 _DISK_NONE = 16 * _MIB
 
@@ -45,7 +45,7 @@ def check_cameras(dev: Path = Path("/dev")) -> Iterator[Check]:
         yield Check("camera picamera2", True, ", ".join(cameras))
     devices = list_devices(dev)
     for device in devices:
-        hint = "add this user to the group 'video' and log in anew" if device.problem else ""
+        hint = "add this user to the group 'video' and log in again" if device.problem else ""
         yield Check(
             f"camera {device.path}",
             None if device.problem else True,
@@ -94,5 +94,5 @@ def check_disk(spool: Path) -> Check:
     if free < _DISK_NONE:
         return Check("disk", False, detail, "free some space, or name another --spool")
     if free < _DISK_LITTLE:
-        return Check("disk", None, detail, "doubtful frames may have to be dropped when offline")
+        return Check("disk", None, detail, "samples may have to be dropped when offline")
     return Check("disk", True, detail)

@@ -67,7 +67,7 @@ class BrokerAddress:
         """Read ``mqtt://[user@]host[:port]`` or ``mqtts://…``.
 
         Raises:
-            ConfigError: The address makes no sense, or carries a password, which would show in
+            ConfigError: The address is not valid, or carries a password, which would show in
                 process lists and shell histories.
         """
         example = "write mqtt://host:1883 or mqtts://user@host:8883"
@@ -85,7 +85,7 @@ class BrokerAddress:
                 "put it in a file and name that as the password file, or in the environment",
             )
         if not parts.hostname or parts.path.strip("/") or parts.query or parts.fragment:
-            raise ConfigError(f"broker address {url!r} makes no sense", example)
+            raise ConfigError(f"broker address {url!r} is not valid", example)
         return cls(
             host=parts.hostname,
             port=port or _PORTS[parts.scheme],

@@ -45,7 +45,7 @@ _OVERHEAD = 64
 
 @dataclass(frozen=True)
 class Will:
-    """What the broker publishes when this client vanishes without goodbye.
+    """What the broker publishes when this client disconnects without a goodbye.
 
     Attributes:
         topic: Where.
@@ -118,7 +118,7 @@ class Connection:
     Args:
         address: The broker.
         session: What to ask for.
-        generation: The number that this connection bears once accepted.
+        generation: The number of this connection once accepted.
         events: Where its events go.
         opened: Told the generation just before `Connected` is put on the queue.
     """
@@ -165,7 +165,7 @@ class Connection:
         except (OSError, ValueError) as error:
             self._end = self._end or End(*reasons.connect_error(self.address, error))
         except Exception as error:  # paho parses what a broker sends; garbage may raise anything
-            what = f"{self.address.url} sent what is no valid MQTT 5: {error!r}"
+            what = f"{self.address.url} sent what is not valid MQTT 5: {error!r}"
             self._end = self._end or End(LinkError(what, "check that it is an MQTT broker"))
         finally:
             self.connected = False
@@ -203,7 +203,7 @@ class Connection:
             return token
         info = self._client.publish(topic, payload, qos, retain, props)
         if info.rc != paho.MQTT_ERR_SUCCESS:
-            # Whatever paho queued dies with this client; the caller still owns the message.
+            # Whatever paho queued dies with this client; the caller keeps the message.
             raise LinkError(f"cannot publish to {self.address.url}: {paho.error_string(info.rc)}")
         # Packet ids are reused once acknowledged, and only within one generation.
         return (self.generation << 16) | info.mid

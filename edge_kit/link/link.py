@@ -38,7 +38,7 @@ class Connected:
 
     Attributes:
         generation: Counts connections; ids of an earlier generation are void.
-        session_present: The broker still knew the session.
+        session_present: The broker remembered the session.
         max_packet: Largest packet that the broker accepts, bytes; 0 when it states no limit.
     """
 
@@ -149,7 +149,7 @@ class Link(Protocol):
         """Hand a message to the network thread and return its token.
 
         Raises:
-            LinkError: Not connected. Nothing was queued; the caller still owns the message.
+            LinkError: Not connected. Nothing was queued; the caller keeps the message.
         """
         ...
 

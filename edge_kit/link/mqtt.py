@@ -36,7 +36,7 @@ class MqttLink:
         broker: Where, and how to prove who we are.
         client_id: Unique at the broker. Two clients with one id are told, not fought over.
         subscriptions: Held on every connection.
-        will: What the broker says when this client vanishes.
+        will: What the broker says when this client disconnects without a goodbye.
         clean_start: True forgets an earlier session on each connection.
         session_expiry: Seconds that the broker keeps the session of an absent client.
         receive_maximum: Unacknowledged messages that the broker may send, 1 to 65535.
@@ -118,7 +118,7 @@ class MqttLink:
             self._thread.join(STOP_TIMEOUT_S)
 
     def _run(self) -> None:
-        """Hold one connection after another until stopped or hopeless."""
+        """Hold one connection after another until stopped, or until trying again cannot help."""
         failures = 0
         while not self._stopping.is_set():
             before = self.generation

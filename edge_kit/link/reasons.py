@@ -153,7 +153,7 @@ def disconnect_error(
     if by_broker and code == _SESSION_TAKEN_OVER:
         return LinkError(
             f"another client connected to {address.url} with the id {client_id!r}",
-            "give each device its own --device-id; two with one id would take turns for ever",
+            "give each device its own --device-id; two with one id disconnect each other",
         ), True
     if by_broker and code == _PACKET_TOO_LARGE:
         return LinkError(f"the broker {address.url} does not take messages this large"), False

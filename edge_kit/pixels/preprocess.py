@@ -39,7 +39,7 @@ class Preprocessor:
 
         Raises:
             MissingExtraError: A resize is needed and OpenCV is not installed.
-            ValueError: `pixels` is no uint8 RGB image.
+            ValueError: `pixels` is not a uint8 RGB image.
         """
         if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:
             raise ValueError(f"pixels are {pixels.dtype}{pixels.shape}, not uint8 (H, W, 3)")

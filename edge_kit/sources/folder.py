@@ -45,7 +45,7 @@ class FolderSource:
             SourceError: The folder is missing, cannot be read or holds no photo.
         """
         try:
-            os.scandir(self._path).close()  # what hinders at the very start is an error
+            os.scandir(self._path).close()  # what fails at the very start is an error
             walk = os.walk(self._path, onerror=self._skip_folder)
             places = [Path(folder, name) for folder, _folders, names in walk for name in names]
             found = [p for p in places if is_photo(p)]

@@ -39,7 +39,7 @@ def list_photos(folder: Path, classes: Sequence[str]) -> list[LabelledPhoto]:
         if path.parent == folder or name not in classes:
             where = "lies in no class folder" if path.parent == folder else f"lies in {name!r}"
             raise SourceError(
-                f"{path} {where}, which is no class of the bundle",
+                f"{path} {where}, which is not a class of the bundle",
                 f"put photos into folders named after its classes: {', '.join(classes)}",
             )
         photos.append(LabelledPhoto(path, classes.index(name)))

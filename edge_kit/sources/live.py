@@ -53,7 +53,7 @@ class PacedSource:
             if self._closed.is_set():
                 return
             yield replace(frame, captured_at=time.time(), ticks=time.monotonic())
-            # After a stall the clock starts anew: a camera does not catch up in a burst either.
+            # After a stall the clock starts again: a camera does not catch up in a burst either.
             due = max(due + self._period, time.monotonic())
 
     def close(self) -> None:

@@ -23,7 +23,7 @@ class NewestFrame:
         self._change = threading.Condition()
 
     def put(self, frame: Frame) -> None:
-        """Offer a frame; it replaces one that still waits. Ignored after the end."""
+        """Offer a frame; it replaces one that waits. Ignored after the end."""
         with self._change:
             if self._ended:
                 return

@@ -35,14 +35,14 @@ def open_source(
         live: ``--live``: play files as a camera, which drops what comes too fast.
 
     Raises:
-        UsageError: Not exactly one of the two is given, or `fps` makes no sense.
+        UsageError: Not exactly one of the two is given, or `fps` is out of range.
         SourceError: There is no such file or camera.
         MissingExtraError: A package that reads this kind of source is not installed.
     """
     if (camera is None) == (source is None):
         raise UsageError("give one source of frames", "either --camera or --source PATH")
     if fps is not None and not 0 < fps <= 1000:
-        raise UsageError(f"--fps {fps:g} makes no sense", "give a number above 0, up to 1000")
+        raise UsageError(f"--fps {fps:g} is out of range", "give a number above 0, up to 1000")
     if camera is not None:
         return CameraSource(_open_camera(camera), fps)
     if live and fps is None:
@@ -66,7 +66,7 @@ def _open_camera(spec: str) -> Camera:
     if spec.startswith("/"):
         return V4l2Camera(spec)
     raise UsageError(
-        f"--camera {spec} is no camera",
+        f"--camera {spec} is not a camera",
         "give a number, a device such as /dev/video2, an rtsp:// address, or nothing",
     )
 
@@ -85,7 +85,7 @@ def _first_camera() -> Camera:
         first = devices[0]
         raise SourceError(
             f"{first.path} cannot be opened ({first.problem})",
-            "add this user to the group 'video' and log in anew",
+            "add this user to the group 'video' and log in again",
         )
     raise SourceError("this board has no V4L2 camera", f"for a Raspberry Pi camera: {reason}")
 
@@ -101,4 +101,4 @@ def _open_files(path: Path) -> Source:
     if suffix in VIDEO_SUFFIXES:
         return VideoSource(path)
     kinds = ", ".join(sorted(PHOTO_SUFFIXES | VIDEO_SUFFIXES))
-    raise SourceError(f"{path} is no photo or video that is known here", f"known are {kinds}")
+    raise SourceError(f"{path} is not a photo or video of a known kind", f"known are {kinds}")

@@ -59,7 +59,7 @@ def why_no_picamera2(system: Path = _SYSTEM_PACKAGES) -> str:
     if in_venv and any((system / name).is_dir() for name in ("picamera2", "libcamera")):
         return (
             "picamera2 is installed for the system and this virtual environment cannot see it; "
-            "make it anew with: python3 -m venv --system-site-packages"
+            "make it again with: python3 -m venv --system-site-packages"
         )
     return "picamera2 is not installed (on Raspberry Pi OS: sudo apt install python3-picamera2)"
 

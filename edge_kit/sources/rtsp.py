@@ -35,7 +35,7 @@ class RtspCamera(OpenCvCamera):
         """Connect, waiting 10 s at most.
 
         Raises:
-            SourceError: Nothing answers, or it is no video.
+            SourceError: Nothing answers, or it is not a video.
         """
         cv2 = self._cv2
         limits = [

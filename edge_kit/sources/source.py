@@ -22,7 +22,7 @@ class Frame:
         captured_at: Unix time, seconds. A file's frame is captured when it is read.
         index: Counts the frames of a source from 0; gaps are frames that a live source dropped.
         name: Where it comes from: a path relative to its folder, or ``camera#17``.
-        ticks: Monotonic time of the capture, seconds: ages survive a clock that is set meanwhile.
+        ticks: Monotonic time of the capture, seconds: ages survive a clock that is set in between.
     """
 
     pixels: NDArray[np.uint8]

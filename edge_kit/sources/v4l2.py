@@ -105,7 +105,8 @@ class V4l2Camera(OpenCvCamera):
             ) from None
         except PermissionError:
             raise SourceError(
-                f"this user may not open {self.name}", "add it to the group 'video' and log in anew"
+                f"this user may not open {self.name}",
+                "add it to the group 'video' and log in again",
             ) from None
         except OSError as error:
             raise SourceError(f"{self.name} cannot be opened ({error.strerror})") from None

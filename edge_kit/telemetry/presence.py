@@ -62,7 +62,7 @@ class Presence:
 
     @property
     def will(self) -> Will:
-        """What the broker says when this run vanishes."""
+        """What the broker says when this run ends without a goodbye."""
         return Will(self._topics.status, self._status("offline", "vanished"))
 
     @property
@@ -119,7 +119,7 @@ class Presence:
         device = self._topics.device
         return LinkError(
             f"another device runs with the id {device!r}",
-            "give each its own --device-id; two with one id would take turns for ever",
+            "give each its own --device-id; two with one id disconnect each other",
         )
 
     def _announce(self, link: Link, generation: int) -> None:

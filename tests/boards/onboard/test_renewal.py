@@ -83,6 +83,7 @@ def test_each_try_is_noted_for_the_device_with_the_last_success(board, server):
 
 def test_note_that_cannot_be_written_ends_nothing(board, tmp_path, caplog):
     board.tls.rename(tmp_path / "elsewhere")
+    board.tls.write_text("")
     Enrolment(board.root, board.run).note("why")
     assert "renewal.json cannot be written" in caplog.text
 

@@ -182,4 +182,6 @@ def test_without_a_terminal_each_result_is_a_plain_line(edge):
     out, _err = child.communicate(timeout=WAIT_S)
     assert child.returncode == 0 and len(out.splitlines()) == PHOTOS
     assert "01.png: green 1.00 [device, " in out
-    assert "00.png: red 0.33 [device, " in out and "(doubtful; no broker is configured)" in out
+    assert (
+        "00.png: red 0.33 [device, " in out and "(low confidence; no broker is configured)" in out
+    )

@@ -56,7 +56,7 @@ def test_a_camera_may_be_true_a_number_or_a_device(toml):
         ("", {"EDGE_KIT_BROKR": "x"}, r"EDGE_KIT_BROKR.*did you mean 'broker'"),
         ("window = 0", {}, "window = 0 lies outside 1 to 20"),
         ("threads = 1.5", {}, "whole number"),
-        ("threads = inf", {}, "threads = inf .* makes no sense"),
+        ("threads = inf", {}, "threads = inf .* is not valid"),
         ("threshold = nan", {}, "threshold = nan lies outside"),
         ('source = "~no-such-user/photos"', {}, "no such user"),
         ("live = 3", {}, "true or false"),

@@ -290,7 +290,7 @@ def test_a_spool_that_fails_and_recovers_is_said_once_each_and_remembered(tmp_pa
     cloud.courier.stop()
     cloud.close()
     assert cloud.reports == [
-        "the disk is full; until then nothing can be offloaded, and doubtful answers stand",
+        "the disk is full; until that is repaired nothing can be offloaded",
         "the spool works again",
     ]  # fmt: skip
     assert [r.status for r in sink.results] == ["standing", "standing", "provisional", "final"]

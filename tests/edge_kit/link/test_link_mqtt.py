@@ -374,9 +374,9 @@ def test_addresses_are_read(url, host, port, tls, user):
     [
         ("mqtt://cam:hunter2@broker", "holds a password"),
         ("http://broker", "not mqtt or mqtts"),
-        ("mqtt://", "makes no sense"),
+        ("mqtt://", "is not valid"),
         ("mqtt://broker:99999", "99999|ort"),
-        ("mqtt://broker/path", "makes no sense"),
+        ("mqtt://broker/path", "is not valid"),
     ],
 )
 def test_senseless_addresses_are_refused_without_showing_a_password(url, sentence):
