@@ -1,10 +1,8 @@
-"""The data set on disk, augmented views, and cached features."""
+"""The data set on disk: classes, splits, unreadable photos, pixels."""
 
 from __future__ import annotations
 
-import random
 import zlib
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,14 +10,18 @@ import pytest
 from PIL import Image
 
 from edge_kit.bundle.manifest import Preprocessing
-from edge_kit.errors import ExportError, SourceError
+from edge_kit.errors import ExportError
 from edge_kit.pixels.preprocess import Preprocessor
 from edge_kit.sources.photo import read_photo
-from exporters.data.augment import augment
-from exporters.data.photos import SPLITS, check_photos, find_photos, load_pixels, open_reduced
-
-onnx = pytest.importorskip("onnx")
-from exporters.data.features import FeatureTask, compute_features  # noqa: E402
+from exporters.data.photos import (
+    SPLITS,
+    check_photos,
+    find_photos,
+    load_pixels,
+    open_reduced,
+    spread,
+    without,
+)
 
 pytestmark = pytest.mark.export
 
@@ -162,89 +164,64 @@ def test_reduced_photo_is_upright(tmp_path):
     assert red > blue
 
 
-def test_augment_with_equal_seed_gives_equal_view(tmp_path):
-    paint(tmp_path / "a.png", size=(60, 40))
-    photo = open_reduced(tmp_path / "a.png", 64)
-    once = augment(photo, 24, 20, random.Random("1"))
-    again = augment(photo, 24, 20, random.Random("1"))
-    other = augment(photo, 24, 20, random.Random("2"))
-    assert once.shape == (20, 24, 3)
-    assert once.dtype == np.uint8
-    assert np.array_equal(once, again)
-    assert not np.array_equal(once, other)
+@pytest.mark.parametrize(
+    ("count", "most", "rows"),
+    [
+        (3, 5, [0, 1, 2]),
+        (5, 5, [0, 1, 2, 3, 4]),
+        (9, 3, [0, 4, 8]),
+        (10, 1, [0]),
+        (0, 4, []),
+        (100, 4, [0, 33, 66, 99]),
+    ],
+)
+def test_spread_takes_even_rows_from_first_to_last(count, most, rows):
+    assert spread(count, most).tolist() == rows
 
 
-@pytest.mark.parametrize("size", [(1, 1), (300, 3), (2, 50)])
-def test_augment_of_odd_sizes_keeps_view_size(size):
-    photo = Image.new("RGB", size, (9, 99, 199))
-    for seed in range(40):
-        assert augment(photo, 16, 16, random.Random(seed)).shape == (16, 16, 3)
+def test_spread_of_sorted_classes_takes_each_about_equally():
+    labels = np.repeat(np.arange(4), 25)[spread(100, 40)]
+    assert np.bincount(labels).tolist() == [10, 10, 10, 10]
 
 
-def write_trunk(path: Path) -> None:
-    """Average 4 x 4 blocks."""
-    node = onnx.helper.make_node(
-        "AveragePool", ["image"], ["f"], kernel_shape=[4, 4], strides=[4, 4]
-    )
-    value = onnx.helper.make_tensor_value_info
-    graph = onnx.helper.make_graph(
-        [node],
-        "trunk",
-        [value("image", onnx.TensorProto.FLOAT, ["n", 3, 16, 16])],
-        [value("f", onnx.TensorProto.FLOAT, ["n", 3, 4, 4])],
-    )
-    opset = [onnx.helper.make_opsetid("", 17)]
-    onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=8), path)
+def test_without_drops_photos_and_remembers_their_names(tmp_path):
+    found = find_photos(split_tree(tmp_path))
+    left = without(found, ["train/cat/1.jpg", "test/dog/0.jpg"])
+    assert [len(left.splits[s]) for s in SPLITS] == [5, 6, 5]
+    assert left.unreadable == ("test/dog/0.jpg", "train/cat/1.jpg")
+    assert "train/cat/1.jpg" not in [p.name for p in left.splits["train"]]
 
 
-@pytest.fixture
-def task(tmp_path):
-    found = find_photos(split_tree(tmp_path / "data", 5))
-    write_trunk(tmp_path / "trunk.onnx")
-    photos = tuple(found.path(p) for p in found.splits["train"])
-    rule = Preprocessing(16, 16)
-    return FeatureTask(tmp_path / "trunk.onnx", photos, rule, (3, 4, 4), tmp_path / "f", 2, 7)
+def test_hidden_files_and_other_types_are_no_photos(tmp_path):
+    split_tree(tmp_path)
+    paint(tmp_path / "train" / "cat" / ".hidden.jpg")
+    (tmp_path / "train" / "cat" / "notes.txt").write_text("x")
+    (tmp_path / "train" / ".cache").mkdir()
+    assert len(find_photos(tmp_path).splits["train"]) == 6
 
 
-def test_plain_view_features_equal_numpy(task):
-    plain, *views = compute_features(task)
-    preprocessor = Preprocessor(task.rule)
-    for row, path in zip(plain, task.photos, strict=True):
-        blocks = preprocessor(read_photo(path)).astype(np.float32).reshape(4, 4, 4, 4, 3)
-        assert np.allclose(row, blocks.mean((1, 3)).transpose(2, 0, 1), atol=0.1)
-    assert len(views) == 2
-    assert not np.array_equal(views[0], views[1])
+def test_photos_in_subfolders_of_a_class_are_found(tmp_path):
+    split_tree(tmp_path)
+    paint(tmp_path / "train" / "cat" / "deeper" / "more" / "9.PNG")
+    names = [p.name for p in find_photos(tmp_path).splits["train"]]
+    assert "train/cat/deeper/more/9.PNG" in names
 
 
-def test_features_resumed_equal_uninterrupted_run(task):
-    whole = [np.array(v) for v in compute_features(task)]
-    done = np.load(task.progress(1), mmap_mode="r+")
-    done[[2, 7]] = 0
-    done.flush()
-    broken = np.load(task.features(1), mmap_mode="r+")
-    broken[[2, 7]] = 0
-    broken.flush()
-    ticks = []
-    again = compute_features(task, tick=lambda d, t: ticks.append((d, t)))
-    assert ticks == [(28, 30), (30, 30)]
-    for a, b in zip(whole, again, strict=True):
-        assert np.array_equal(a, b)
+def test_hashed_split_of_three_photos_gives_one_each(tmp_path):
+    found = find_photos(flat_tree(tmp_path, 3))
+    assert {s: len(found.splits[s]) for s in SPLITS} == dict.fromkeys(SPLITS, 2)
 
 
-def test_features_of_two_processes_equal_one(task, tmp_path):
-    alone = compute_features(task)
-    shared = compute_features(replace(task, folder=tmp_path / "g"), processes=2)
-    for a, b in zip(alone, shared, strict=True):
-        assert np.array_equal(a, b)
+def test_hashed_split_of_renamed_class_folder_may_move_photos_but_loses_none(tmp_path):
+    root = flat_tree(tmp_path, 10)
+    (root / "cat").rename(root / "tiger")
+    found = find_photos(root)
+    assert found.classes == ("dog", "tiger")
+    assert sum(len(found.splits[s]) for s in SPLITS) == 20
 
 
-def test_vanished_photo_is_named(task):
-    task.photos[3].unlink()
-    with pytest.raises(SourceError, match="no photo at"):
-        compute_features(task)
-
-
-def test_dead_feature_process_suggests_fewer_processes(task, tmp_path):
-    (tmp_path / "broken.onnx").write_bytes(b"no model")
-    with pytest.raises(ExportError, match="fewer --processes"):
-        compute_features(replace(task, trunk=tmp_path / "broken.onnx"), processes=2)
+def test_fingerprint_of_renamed_class_changes(tmp_path):
+    root = flat_tree(tmp_path, 4)
+    before = find_photos(root).fingerprint()
+    (root / "cat").rename(root / "bat")
+    assert find_photos(root).fingerprint() != before
