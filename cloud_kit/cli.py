@@ -8,21 +8,18 @@ import click
 
 from edge_kit import __version__
 from edge_kit.terminal.command_line import run_group
-from edge_kit.terminal.lazy_group import Entry, LazyGroup
+from edge_kit.terminal.lazy_group import LazyGroup, entries
 
 __all__ = ["cli", "main"]
 
-_COMMANDS = {
-    "worker": Entry(
-        "cloud_kit.commands.worker:worker", "Finish samples that devices send, until told to stop."
-    ),
-    "health": Entry(
-        "cloud_kit.commands.health:health", "Say whether a worker is well; exit code 0 or 1."
-    ),
-    "broker": Entry(
-        "cloud_kit.commands.broker:broker", "Run a broker on this machine's loopback, for trials."
-    ),
-}
+_COMMANDS = entries(
+    "cloud_kit.commands",
+    {
+        "worker": "Finish samples that devices send, until told to stop.",
+        "health": "Say whether a worker is well; exit code 0 or 1.",
+        "broker": "Run a broker on this machine's loopback, for trials.",
+    },
+)
 
 
 @click.group(

@@ -10,27 +10,22 @@ import click
 
 from edge_kit import __version__
 from edge_kit.terminal.command_line import run_group
-from edge_kit.terminal.lazy_group import Entry, LazyGroup
+from edge_kit.terminal.lazy_group import Entry, LazyGroup, entries
 
 __all__ = ["cli", "main"]
 
 PLUGINS = "edge_kit.commands"
 
-_COMMANDS = {
-    "run": Entry(
-        "edge_kit.commands.run:run",
-        "Classify frames on this device; send what it is not sure of.",
-    ),
-    "demo": Entry("edge_kit.commands.demo:demo", "Show device, broker and worker on this machine."),
-    "doctor": Entry(
-        "edge_kit.commands.doctor:doctor", "Say what this board can do and what is amiss."
-    ),
-    "bench": Entry(
-        "edge_kit.commands.bench:bench",
-        "Measure how fast, how hot and how right a board runs a bundle.",
-    ),
-    "bundle": Entry("edge_kit.commands.bundle:bundle", "Show, verify or pack a bundle."),
-}
+_COMMANDS = entries(
+    "edge_kit.commands",
+    {
+        "run": "Classify frames on this device; send what it is not sure of.",
+        "demo": "Show device, broker and worker on this machine.",
+        "doctor": "Say what this board can do and what is amiss.",
+        "bench": "Measure how fast, how hot and how right a board runs a bundle.",
+        "bundle": "Show, verify or pack a bundle.",
+    },
+)
 
 
 def _plugins() -> dict[str, Entry]:

@@ -13,20 +13,10 @@ __all__ = ["broker"]
 
 
 @click.command()
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=1883,
-    show_default=True,
-    help="TCP port on 127.0.0.1; 0 takes a free one.",
-)
-@click.option(
-    "--kind",
-    type=click.Choice(["auto", "mosquitto", "iotcore"]),
-    default="auto",
-    show_default=True,
-    help="Which broker to run.",
-)
+@click.option("--port", type=click.IntRange(0, 65535), default=1883, show_default=True,
+              help="TCP port on 127.0.0.1; 0 takes a free one.")  # fmt: skip
+@click.option("--kind", type=click.Choice(["auto", "mosquitto", "iotcore"]), default="auto",
+              show_default=True, help="Which broker to run.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Write JSON lines.")
 def broker(port: int, kind: str, as_json: bool) -> None:
     """Run a broker on this machine's loopback, for demonstrations and development.

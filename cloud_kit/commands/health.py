@@ -13,22 +13,11 @@ __all__ = ["health"]
 
 
 @click.command()
-@click.option(
-    "--file",
-    "path",
-    type=click.Path(path_type=Path),
-    required=True,
-    envvar="CLOUD_KIT_HEALTH_FILE",
-    show_envvar=True,
-    help="The worker's --health-file.",
-)
-@click.option(
-    "--max-age",
-    type=float,
-    default=15.0,
-    show_default=True,
-    help="Oldest heartbeat that counts as alive, seconds.",
-)
+@click.option("--file", "path", type=click.Path(path_type=Path), required=True,
+              envvar="CLOUD_KIT_HEALTH_FILE", show_envvar=True,
+              help="The worker's --health-file.")  # fmt: skip
+@click.option("--max-age", type=float, default=15.0, show_default=True,
+              help="Oldest heartbeat that counts as alive, seconds.")  # fmt: skip
 @click.option("--alive", is_flag=True, help="Do not ask for a connection (a liveness probe).")
 def health(path: Path, max_age: float, alive: bool) -> None:
     """Say whether a worker is well; exit code 0 or 1."""

@@ -38,45 +38,27 @@ def _option(name: str, *names: str, **settings: Any) -> Callable[[_F], _F]:
     "  CLOUD_KIT_PASSWORD_FILE=/run/secrets/worker cloud-kit worker --bundle a --bundle b \\\n"
     "      --broker mqtts://worker@broker.example --ca ca.pem --json"
 )
-@_option(
-    "bundle",
-    "bundles",
-    type=_FILE,
-    multiple=True,
-    help="Bundle to serve; repeatable, ':' between paths in the environment.",
-)
+@_option("bundle", "bundles", type=_FILE, multiple=True,
+         help="Bundle to serve; repeatable, ':' between paths in the environment.")  # fmt: skip
 @_option("broker", default="mqtt://127.0.0.1:1883", help="mqtt://[user@]host[:port] or mqtts://…")
 @_option("pool", default="workers", help="Workers of one pool share the messages.")
 @_option("name", help="Name for people; by default the host's.")
 @_option("batch", type=click.IntRange(1, 4096), default=16, help="Most samples of a batch.")
-@_option(
-    "wait-ms",
-    type=click.FloatRange(0, 60_000),
-    default=2.0,
-    help="Longest wait for a fuller batch; 0 takes what is there.",
-)
-@_option(
-    "threads",
-    type=click.IntRange(1, 1024),
-    help="Engine threads; by default the cores that are available.",
-)
+@_option("wait-ms", type=click.FloatRange(0, 60_000), default=2.0,
+         help="Longest wait for a fuller batch; 0 takes what is there.")  # fmt: skip
+@_option("threads", type=click.IntRange(1, 1024),
+         help="Engine threads; by default the cores that are available.")  # fmt: skip
 @_option("recent", type=click.IntRange(0), default=4096, help="Answers remembered for resends.")
-@_option(
-    "drain-s", type=click.FloatRange(0, 600), default=10.0, help="Longest that a clean stop takes."
-)
-@_option(
-    "password-file", type=_FILE, help="File with the broker password (or set CLOUD_KIT_PASSWORD)."
-)
+@_option("drain-s", type=click.FloatRange(0, 600), default=10.0,
+         help="Longest that a clean stop takes.")  # fmt: skip
+@_option("password-file", type=_FILE,
+         help="File with the broker password (or set CLOUD_KIT_PASSWORD).")  # fmt: skip
 @_option("ca", type=_FILE, help="PEM file of the authorities to trust.")
 @_option("cert", type=_FILE, help="PEM file of this worker's certificate.")
 @_option("key", type=_FILE, help="PEM file of its private key.")
 @_option("health-file", type=_FILE, help="Where to write a heartbeat for 'cloud-kit health'.")
-@_option(
-    "report-s",
-    type=click.FloatRange(0.1),
-    default=10.0,
-    help="Seconds between reports of the counters.",
-)
+@_option("report-s", type=click.FloatRange(0.1), default=10.0,
+         help="Seconds between reports of the counters.")  # fmt: skip
 @_option("json", "as_json", is_flag=True, help="Write JSON lines.")
 @click.option("--verbose", "-v", is_flag=True, help="Log each refusal to stderr.")
 def worker(

@@ -11,7 +11,7 @@ import click
 
 from edge_kit.errors import MissingExtraError
 
-__all__ = ["Entry", "LazyGroup"]
+__all__ = ["Entry", "LazyGroup", "entries"]
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,16 @@ class Entry:
     target: str
     help: str
     extra: str = ""
+
+
+def entries(package: str, helps: Mapping[str, str]) -> dict[str, Entry]:
+    """Return the commands of a package that has a module for each, with a command of that name.
+
+    Args:
+        package: Such as ``edge_kit.commands``.
+        helps: By name, what the help of the group says.
+    """
+    return {name: Entry(f"{package}.{name}:{name}", text) for name, text in helps.items()}
 
 
 class LazyGroup(click.Group):
