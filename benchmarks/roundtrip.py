@@ -19,8 +19,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from cloud_kit.broker.launch import broker_process
 from edge_kit.errors import EdgeKitError
+from edge_kit.host.broker import broker_process
 from edge_kit.host.child_process import module_command
 from edge_kit.host.json_process import Child
 from edge_kit.link import Connected, Delivery, Subscription

@@ -27,9 +27,9 @@ from typing import Any
 
 import numpy as np
 
-from cloud_kit.broker.launch import broker_process
 from edge_kit.bundle import Bundle
 from edge_kit.errors import EdgeKitError
+from edge_kit.host.broker import broker_process
 from edge_kit.host.child_process import module_command
 from edge_kit.host.json_process import Child
 from edge_kit.link import Connected, Published

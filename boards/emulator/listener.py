@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 import re
 import socket
-import subprocess
-import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from boards.onboard.settings import Settings
-from boards.system.tool import need
 from edge_kit.errors import DecodeError, ImageError, LinkError, MissingExtraError
+from edge_kit.host.broker import broker_process
 from edge_kit.wire import Refusal, ResultMessage
 
 __all__ = ["HOST_IN_GUEST", "DeviceListener", "broker", "broker_port"]
@@ -23,7 +20,6 @@ __all__ = ["HOST_IN_GUEST", "DeviceListener", "broker", "broker_port"]
 # QEMU's user network shows the machine's loopback to the guest under this address.
 HOST_IN_GUEST = "10.0.2.2"
 _TOPICS = "edgekit/1"
-_START_S = 30.0
 
 
 def broker_port(settings: Settings) -> int:
@@ -50,36 +46,13 @@ def broker(port: int) -> Iterator[bool]:
         Whether it was started here.
 
     Raises:
-        LinkError: Mosquitto does not come up.
-        ImageError: It is not installed.
+        LinkError: It is not installed or does not start.
     """
     if _listens(port):
         yield False
         return
-    mosquitto = need("mosquitto")
-    with tempfile.TemporaryDirectory(prefix="edge-broker-") as name:
-        config = Path(name) / "mosquitto.conf"
-        config.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\n", encoding="ascii")
-        child = subprocess.Popen(
-            [mosquitto, "-c", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        try:
-            _wait_listening(child, port)
-            yield True
-        finally:
-            child.terminate()
-            child.wait(30)
-
-
-def _wait_listening(child: subprocess.Popen[bytes], port: int) -> None:
-    tick = threading.Event()
-    for _ in range(int(_START_S / 0.1)):
-        if _listens(port):
-            return
-        if child.poll() is not None:
-            break
-        tick.wait(0.1)
-    raise LinkError(f"mosquitto does not come up on port {port}", "see whether the port is free")
+    with broker_process(port, "mosquitto"):
+        yield True
 
 
 def _listens(port: int) -> bool:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from cloud_kit.broker.launch import broker_process
 from cloud_kit.commands.output import event_printer, log_to_stderr
 from edge_kit.errors import LinkError
+from edge_kit.host.broker import broker_process
 from edge_kit.host.signals import stop_requests
 
 __all__ = ["broker"]

@@ -19,6 +19,7 @@ __all__ = [
     "answer_parent",
     "ask_child",
     "describe_death",
+    "end_child",
     "end_with_parent",
     "last_words",
     "module_command",
@@ -70,6 +71,16 @@ def end_with_parent() -> Callable[[], None] | None:
             os._exit(1)  # it died before the call above
 
     return bind
+
+
+def end_child(process: subprocess.Popen[bytes], timeout_s: float) -> int:
+    """End a child by SIGTERM, after `timeout_s` seconds by SIGKILL; return its exit code."""
+    process.terminate()
+    try:
+        return process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
 
 
 def ask_child(arguments: Sequence[str], subject: str, timeout_s: float) -> Any:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from edge_kit.host.child_process import ChildError, end_with_parent, last_words
+from edge_kit.host.child_process import ChildError, end_child, end_with_parent, last_words
 
 __all__ = ["Child"]
 
@@ -87,13 +87,7 @@ class Child:
 
     def stop(self) -> int:
         """End it: SIGTERM, then, after a while, SIGKILL. Return the exit code."""
-        if self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-        code = self._process.wait()
+        code = end_child(self._process, STOP_TIMEOUT_S)
         self._reader.join(STOP_TIMEOUT_S)
         if self._process.stdout is not None:
             self._process.stdout.close()

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from cloud_kit.broker.launch import broker_process
 from cloud_kit.commands.health import health
 from cloud_kit.commands.worker import worker
 from cloud_kit.worker.health import Heartbeat, check
@@ -14,7 +13,7 @@ from cloud_kit.worker.models import open_models
 from cloud_kit.worker.service import state_topic
 from cloud_kit.worker.settings import PASSWORD, ServiceSettings, read_password
 from cloud_kit.worker.worker import Vitals, WorkerSettings
-from edge_kit.errors import ConfigError, LinkError
+from edge_kit.errors import ConfigError
 from edge_kit.link import Connected, Delivery, Subscription
 from edge_kit.link.mqtt import BrokerAddress, MqttLink
 from edge_kit.wire import Refusal, ResultMessage, Topics
@@ -324,35 +323,3 @@ def test_a_worker_does_not_trust_a_strange_broker(make_mosquitto, tiny_bundle, c
     assert done.returncode == 6
     assert "certificate" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-# The embedded broker
-
-
-@pytest.mark.broker
-def test_an_embedded_broker_serves_loopback_and_ends_with_its_block():
-    with broker_process() as broker:
-        link = MqttLink(BrokerAddress.parse(broker.url), "probe")
-        link.start()
-        event = link.events.get(timeout=TIMEOUT)
-        link.stop()
-        assert isinstance(event, Connected)
-        assert event.max_packet == 1 << 20
-    assert broker.process.poll() is not None
-
-
-@pytest.mark.broker
-def test_a_taken_port_is_named():
-    with (
-        broker_process() as broker,
-        pytest.raises(LinkError, match="cannot be used"),
-        broker_process(broker.port),
-    ):
-        pass
-
-
-def test_a_kind_that_is_not_installed_is_explained(monkeypatch):
-    monkeypatch.setattr("cloud_kit.broker.launch.find_mosquitto", lambda: None)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(LinkError, match="apt install mosquitto"), broker_process():
-        pass

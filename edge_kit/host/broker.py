@@ -1,4 +1,4 @@
-"""An embedded broker for demonstrations and development: a child process on loopback.
+"""A broker for demonstrations and development: a child process on loopback.
 
 mosquitto when it is installed, else iotcore from PyPI. For more than one machine run a broker of
 your own: ``docs/cloud.md``.
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_kit.errors import LinkError
-from edge_kit.host.child_process import end_with_parent
+from edge_kit.host.child_process import end_child, end_with_parent, last_words
 
 __all__ = ["HOST", "BrokerProcess", "broker_process", "find_mosquitto"]
 
@@ -132,7 +132,7 @@ def broker_process(port: int = 0, kind: str = "auto") -> Iterator[BrokerProcess]
             _wait_ready(process, port, Path(directory) / "log")
             yield BrokerProcess(kind, port, process)
         finally:
-            _end(process)
+            end_child(process, STOP_TIMEOUT_S)
 
 
 def _choose(kind: str) -> str:
@@ -192,16 +192,4 @@ def _wait_ready(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
         with contextlib.suppress(OSError), socket.create_connection((HOST, port), timeout=1):
             return
         time.sleep(0.02)
-    said = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    raise LinkError(f"the broker did not start: {said[-1] if said else 'it said nothing'}")
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is not None:
-        return
-    process.terminate()
-    try:
-        process.wait(STOP_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    raise LinkError(f"the broker did not start: {last_words(log.read_bytes())}")

@@ -1,1 +1,0 @@
-"""The broker that demonstrations and development start."""
