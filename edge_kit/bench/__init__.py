@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edge_kit.bench.measure.trial import Effort
+from edge_kit.bench.measure.task import Effort
 from edge_kit.bench.plan import BenchPlan, run_plan
 from edge_kit.bench.report.report import BenchReport
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from edge_kit import __version__
 from edge_kit.bench.measure.measurement import Configuration, Measurement
-from edge_kit.bench.measure.trial import Effort, measure_in_child
+from edge_kit.bench.measure.task import Effort
+from edge_kit.bench.measure.trial import measure_in_child
 from edge_kit.bench.report.report import BenchReport, Model
 from edge_kit.bundle import Bundle
 from edge_kit.bundle.labelled_photos import read_reference

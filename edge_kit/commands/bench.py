@@ -142,7 +142,7 @@ def _measure(
 ) -> tuple[BenchReport, EdgeKitError | KeyboardInterrupt | None]:
     """Measure, and return with the figures what ended it early: an interrupt, or the broker."""
     from edge_kit.bench.measure.roundtrip import device_name, reach
-    from edge_kit.bench.measure.trial import Effort
+    from edge_kit.bench.measure.task import Effort
     from edge_kit.bench.plan import BenchPlan, default_threads, run_plan
 
     address, device = _address(flags), flags["device_id"] or device_name()

@@ -5,15 +5,13 @@ Its peak memory is that of this configuration alone, and a wheel that dies takes
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import importlib.metadata
+import json
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from edge_kit.bench.measure.labelled import classify
 from edge_kit.bench.measure.latency import Latency, TimedEngine, clock_cost_us, run_calls
@@ -22,6 +20,7 @@ from edge_kit.bench.measure.pipeline import run_pipeline
 from edge_kit.bench.measure.profile import profile
 from edge_kit.bench.measure.score import Score
 from edge_kit.bench.measure.subject import open_subject
+from edge_kit.bench.measure.task import Task
 from edge_kit.bundle import Bundle
 from edge_kit.bundle.selftest import sample_pixels
 from edge_kit.bundle.split import EngineFile
@@ -31,29 +30,26 @@ from edge_kit.engines.selftest import self_test
 from edge_kit.engines.tflite import INTERPRETERS
 from edge_kit.errors import EngineError
 from edge_kit.host.child_process import answer_parent
-from edge_kit.records import to_json
+from edge_kit.records import from_json, to_json
 
 __all__ = ["measure"]
 
 _MODULES = {"onnx": ("onnxruntime",), "tflite": INTERPRETERS}
 
 
-def measure(bundle: Bundle, file: EngineFile, args: argparse.Namespace) -> Measurement:
+def measure(task: Task) -> Measurement:
     """Measure a model file in this process; speed first, so that photos cost no memory yet.
-
-    Args:
-        bundle: Where it lies.
-        file: Of the role ``end`` or ``full``.
-        args: See `_parser`.
 
     Raises:
         EdgeKitError: It cannot be loaded or run, or the photos cannot be used.
     """
+    bundle, threads, effort = Bundle.open(task.bundle, split=task.split), task.threads, task.effort
+    file = bundle.model_file(task.file)
     baseline = _status("VmRSS")
     began = time.perf_counter()
     runtime = _import(file.engine)
     imported = time.perf_counter()
-    engine = TimedEngine(load_engine(bundle, file, args.threads))
+    engine = TimedEngine(load_engine(bundle, file, threads))
     model = open_subject(engine, file)
     loaded = time.perf_counter()
     frames = sample_pixels(bundle)
@@ -62,11 +58,11 @@ def measure(bundle: Bundle, file: EngineFile, args: argparse.Namespace) -> Measu
         return model.infer(frames[index % len(frames)])
 
     first = run_calls(engine, call, 1)
-    warmup = run_calls(engine, call, args.warmup, args.max_secs) if args.warmup else []
-    calls = run_calls(engine, call, args.runs, args.max_secs)
+    warmup = run_calls(engine, call, effort.warmup, effort.max_secs) if effort.warmup else []
+    calls = run_calls(engine, call, effort.runs, effort.max_secs)
     peak = _status("VmHWM")
     found = Measurement(
-        Configuration.of(file, args.threads),
+        Configuration.of(file, threads),
         runtime=runtime,
         import_ms=round((imported - began) * 1e3, 3),
         init_ms=round((loaded - imported) * 1e3, 3),
@@ -79,13 +75,13 @@ def measure(bundle: Bundle, file: EngineFile, args: argparse.Namespace) -> Measu
     )
     if isinstance(model, EndModel):
         agreed = self_test(bundle, model)
-        pipeline = run_pipeline(bundle, model, args.photos, args.frames, args.max_secs)
+        pipeline = run_pipeline(bundle, model, effort.photos, effort.frames, effort.max_secs)
         alike = Score.of(agreed.agree, agreed.total) if agreed else None
         found = replace(found, self_test=alike, pipeline=pipeline)
-    if args.top1:
-        found = classify(found, bundle, model, engine, args.photos, args.limit)
+    if effort.top1:
+        found = classify(found, bundle, model, engine, effort.photos, effort.limit)
     engine.close()
-    return _profiled(found, bundle, file, args.threads) if args.profile else found
+    return _profiled(found, bundle, file, threads) if effort.profile else found
 
 
 def _profiled(found: Measurement, bundle: Bundle, file: EngineFile, threads: int) -> Measurement:
@@ -130,34 +126,14 @@ def _status(key: str) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="edge_kit.bench.measure.child")
-    parser.add_argument("bundle", type=Path)
-    parser.add_argument("file")
-    parser.add_argument("--split")
-    parser.add_argument("--threads", type=int, required=True)
-    parser.add_argument("--runs", type=int, required=True)
-    parser.add_argument("--warmup", type=int, required=True)
-    parser.add_argument("--max-secs", type=float, required=True)
-    parser.add_argument("--frames", type=int, required=True)
-    parser.add_argument("--photos", type=Path)
-    parser.add_argument("--limit", type=int)
-    parser.add_argument("--no-top1", dest="top1", action="store_false")
-    parser.add_argument("--profile", action="store_true")
-    return parser
-
-
-def _main(argv: Sequence[str] | None = None) -> int:
+def _main(task: str) -> int:
     """Be the child: measure one configuration."""
-    args = _parser().parse_args(argv)
 
-    def answer() -> dict[str, Any]:
-        bundle = Bundle.open(args.bundle, split=args.split)
-        found = measure(bundle, bundle.model_file(args.file), args)
-        return dict(to_json(found))
+    def answer() -> object:
+        return to_json(measure(from_json(Task, json.loads(task))))
 
     return answer_parent(answer)
 
 
 if __name__ == "__main__":
-    sys.exit(_main())
+    sys.exit(_main(sys.argv[1]))

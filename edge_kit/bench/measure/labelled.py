@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from edge_kit.bench.measure.latency import Latency, TimedEngine
@@ -11,22 +11,13 @@ from edge_kit.bench.measure.measurement import Measurement
 from edge_kit.bench.measure.score import LabelledSet, Score
 from edge_kit.bench.measure.subject import Subject
 from edge_kit.bundle import Bundle, sha256_file
-from edge_kit.bundle.labelled_photos import ReferenceSet, photo_set_digest, read_reference
+from edge_kit.bundle.labelled_photos import photo_set_digest, read_reference
 from edge_kit.errors import MissingExtraError, SourceError
 from edge_kit.pixels.preprocess import Preprocessor
 from edge_kit.sources.labelled import LabelledPhoto, list_photos, pick
 from edge_kit.sources.photo import read_photo
 
 __all__ = ["classify"]
-
-
-@dataclass(frozen=True)
-class _Answer:
-    """One photo: SHA-256 of the file, its class, the class that it got."""
-
-    digest: str
-    label: int
-    got: int
 
 
 def classify(
@@ -62,15 +53,11 @@ def classify(
         reference = read_reference(bundle)
         if reference is None:
             return _without(found, "the bundle carries no labelled photos: give --photos for top-1")
-        chosen = pick(_of(reference), limit)
+        chosen = pick([LabelledPhoto(p.path, p.label) for p in reference.photos], limit)
         return _score(found, bundle, model, engine, chosen, "bundle", reference.split)
     except (MissingExtraError, SourceError) as error:
         # Nobody asked for photos; a board without Pillow still has its speed measured.
         return _without(found, f"no top-1: {error}")
-
-
-def _of(reference: ReferenceSet) -> Sequence[LabelledPhoto]:
-    return [LabelledPhoto(p.path, p.label) for p in reference.photos]
 
 
 def _without(found: Measurement, why: str) -> Measurement:
@@ -82,36 +69,24 @@ def _score(
     photos: Sequence[LabelledPhoto], source: str, split: str,
 ) -> Measurement:  # fmt: skip
     resize = Preprocessor(bundle.manifest.preprocessing)
-    answers, unread = [], 0
+    answers = []  # SHA-256 of the file, its class, the class that it got
     engine.take()
     for photo in photos:
         try:
-            pixels, digest = resize(read_photo(photo.path)), _digest(photo.path)
-        except SourceError:
-            unread += 1
+            pixels, digest = resize(read_photo(photo.path)), sha256_file(photo.path)
+        except (SourceError, OSError):
             continue
-        answers.append(_Answer(digest, photo.label, int(model.infer(pixels).logits.argmax())))
+        answers.append((digest, photo.label, int(model.infer(pixels).logits.argmax())))
     if not answers:
         raise SourceError("not one of the labelled photos can be read", "give others by --photos")
-    answers.sort(key=lambda a: (a.digest, a.label))
-    if unread:
+    if unread := len(photos) - len(answers):
         found = _without(found, f"{unread} labelled photos cannot be read")
+    digests, labels, got = zip(*sorted(answers), strict=True)
+    named = photo_set_digest(zip(digests, labels, strict=True))
     return replace(
         found,
-        top1=Score.of(sum(a.got == a.label for a in answers), len(answers)),
+        top1=Score.of(sum(a == b for a, b in zip(got, labels, strict=True)), len(got)),
         top1_inference=Latency.of(engine.take()),
-        top1_set=LabelledSet(
-            source,
-            split,
-            photo_set_digest((a.digest, a.label) for a in answers),
-            tuple(a.label for a in answers),
-        ),
-        top1_answers=tuple(a.got for a in answers),
+        top1_set=LabelledSet(source, split, named, labels),
+        top1_answers=got,
     )
-
-
-def _digest(file: Path) -> str:
-    try:
-        return sha256_file(file)
-    except OSError as error:
-        raise SourceError(f"{file} cannot be read ({error.strerror})") from None

@@ -2,71 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 from edge_kit.bench.conditions.conditions import BoardMonitor
 from edge_kit.bench.measure.measurement import Configuration, Measurement
+from edge_kit.bench.measure.task import Effort, Task
 from edge_kit.bundle import Bundle
 from edge_kit.bundle.split import EngineFile
 from edge_kit.engines.load import PACKAGES, missing_extra
 from edge_kit.errors import SourceError
 from edge_kit.host.child_process import ChildError, ask_child, module_command
-from edge_kit.records import from_json
+from edge_kit.records import from_json, to_json
 
-__all__ = ["Effort", "measure_in_child"]
-
-# Loading on the slowest board, with a cold card.
-_START_S = 300.0
-_SECONDS_A_PHOTO = 15.0
-_MOST_PHOTOS = 10_000
-
-
-@dataclass(frozen=True)
-class Effort:
-    """How much is measured.
-
-    Attributes:
-        runs: Calls that count.
-        warmup: Calls before them.
-        max_secs: Most seconds for each of warm-up, calls and pipeline.
-        frames: Most frames of the pipeline.
-        photos: A folder for each class; None for the bundle's own labelled photos.
-        limit: Most photos for top-1; None for all.
-        profile: Ask engines for the time of each operator.
-        top1: Classify labelled photos, which takes a while on a slow board.
-    """
-
-    runs: int = 200
-    warmup: int = 10
-    max_secs: float = 60.0
-    frames: int = 100
-    photos: Path | None = None
-    limit: int | None = None
-    profile: bool = False
-    top1: bool = True
-
-    def timeout_s(self, bundle: Bundle) -> float:
-        """Return when a child must have answered."""
-        # Without a folder there are the bundle's own photos, fewer than it has files.
-        most = len(bundle.manifest.files) if self.photos is None else _MOST_PHOTOS
-        photos = min(most, self.limit or most) if self.top1 else 0
-        return _START_S + 4 * self.max_secs + _SECONDS_A_PHOTO * photos
-
-    def arguments(self) -> list[str]:
-        """Return the child's options."""
-        options = [
-            f"--runs={self.runs}", f"--warmup={self.warmup}", f"--max-secs={self.max_secs}",
-            f"--frames={self.frames}",
-        ]  # fmt: skip
-        if self.photos is not None:
-            options.append(f"--photos={self.photos}")
-        if self.limit is not None:
-            options.append(f"--limit={self.limit}")
-        if not self.top1:
-            options.append("--no-top1")
-        return [*options, "--profile"] if self.profile else options
+__all__ = ["measure_in_child"]
 
 
 def measure_in_child(
@@ -104,8 +54,8 @@ def measure_in_child(
 
 
 def _command(bundle: Bundle, file: EngineFile, threads: int, effort: Effort) -> list[str]:
-    what = [str(bundle.root), file.path, f"--split={bundle.split.name}", f"--threads={threads}"]
-    return module_command("edge_kit.bench.measure.child", *what, *effort.arguments())
+    task = Task(bundle.root, bundle.split.name, file.path, threads, effort)
+    return module_command("edge_kit.bench.measure.child", json.dumps(to_json(task)))
 
 
 def _run(argv: Sequence[str], configuration: Configuration, timeout_s: float) -> Measurement:

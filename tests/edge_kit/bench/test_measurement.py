@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ from edge_kit.bench.measure.pipeline import run_pipeline
 from edge_kit.bench.measure.profile import layers_of_trace
 from edge_kit.bench.measure.score import Score
 from edge_kit.bench.measure.subject import WholeModel
+from edge_kit.bench.measure.task import Task
 from edge_kit.bench.measure.trial import measure_in_child
 from edge_kit.bundle.manifest import Preprocessing, StoredFile
 from edge_kit.bundle.selftest import SELFTEST
@@ -22,6 +24,7 @@ from edge_kit.bundle.split import EngineFile
 from edge_kit.engines.end import EndOutput
 from edge_kit.engines.engine import FakeEngine
 from edge_kit.errors import EngineError, SourceError
+from edge_kit.records import to_json
 from edge_kit.tensors import TensorSpec
 from tests.edge_kit.bench.samples import quiet
 from tests.support.tiny import write_manifest
@@ -171,7 +174,7 @@ def test_failed_engine_leaves_its_reason(both):
 
 
 def test_child_that_hangs_is_given_up(both, monkeypatch):
-    monkeypatch.setattr("edge_kit.bench.measure.trial._START_S", 0.2)
+    monkeypatch.setattr("edge_kit.bench.measure.task._START_S", 0.2)
     effort = Effort(max_secs=0.01)
     sleeper = [sys.executable, "-c", "import threading; threading.Event().wait()"]
     found = measure_in_child(
@@ -230,15 +233,13 @@ def test_trace_is_added_up_by_operator():
     assert list(layers_of_trace([], 1)) == []
 
 
-def test_profile_without_temporary_folder_is_skipped_with_a_reason(labelled, tmp_path, monkeypatch):
-    code = "import tempfile, sys; tempfile.tempdir = sys.argv.pop(1)\n"
-    code += "from edge_kit.bench.measure.child import _main; sys.exit(_main())"
+def test_profile_without_temporary_folder_is_skipped_with_a_reason(labelled, tmp_path):
+    code = "import tempfile, sys; tempfile.tempdir = sys.argv[1]\n"
+    code += "from edge_kit.bench.measure.child import _main; sys.exit(_main(sys.argv[2]))"
     file = next(f for f in labelled.end_files() if f.engine == "onnx")
     effort = Effort(20, 1, 20, 3, profile=True)
-    none = str(tmp_path / "none")
-    what = [str(labelled.root), file.path, "--threads=1", *effort.arguments()]
-    found = measure_in_child(
-        labelled, file, 1, effort, command=lambda: [sys.executable, "-c", code, none, *what]
-    )
+    task = json.dumps(to_json(Task(labelled.root, labelled.split.name, file.path, 1, effort)))
+    argv = [sys.executable, "-c", code, str(tmp_path / "none"), task]
+    found = measure_in_child(labelled, file, 1, effort, command=lambda: argv)
     assert found.error == "" and found.inference.count == 20 and found.layers is None
     assert any(why.startswith(f"no profile of {file.path}: ") for why in found.skipped)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -59,7 +60,7 @@ def test_top1_can_be_left_out(labelled):
 def test_without_pillow_only_top1_is_skipped(labelled, tmp_path, monkeypatch):
     (tmp_path / "PIL").mkdir()
     (tmp_path / "PIL" / "__init__.py").write_text("raise ImportError('no Pillow here')")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     found = measure_in_child(labelled, labelled.end_files()[0], 1, QUICK)
     assert found.error == "" and found.inference.count == 20
     assert found.top1 is None
