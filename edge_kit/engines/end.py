@@ -14,7 +14,7 @@ from edge_kit.engines.engine import Engine
 from edge_kit.errors import EngineError
 from edge_kit.tensors import TensorSpec, dequantize
 
-__all__ = ["EndModel", "EndOutput"]
+__all__ = ["EndModel", "EndOutput", "pixel_filler"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,10 +54,13 @@ class EndModel:
             raise EngineError(f"{file.path} is no end model: it gives {sorted(engine.outputs)}")
         self.feature_spec: TensorSpec = engine.outputs["features"]
         self._logits = engine.outputs["logits"]
-        rows = image.shape[1:] if image.layout == "NCHW" else image.shape[:2]
+        shape = image.shape if image.layout == "NHWC" else (*image.shape[1:], image.shape[0])
+        *rows, channels = shape
+        if channels != 3:
+            raise EngineError(f"the model takes {channels} channels, a frame has 3")
         self._shape = (*rows, 3)
         self._input = np.zeros((1, *image.shape), dtype=image.dtype)
-        self._fill = _filler(self._input, image)
+        self._fill = pixel_filler(self._input, image)
 
     def infer(self, pixels: NDArray[np.uint8]) -> EndOutput:
         """Classify one frame.
@@ -81,12 +84,18 @@ class EndModel:
         self.engine.close()
 
 
-def _filler(buffer: NDArray[Any], image: TensorSpec) -> Callable[[NDArray[np.uint8]], None]:
-    """Return the one pass that brings a frame into the input buffer."""
-    # Seen as (H, W, 3) whatever its layout, so that one strided copy does transpose and cast.
-    target = buffer[0].transpose(1, 2, 0) if image.layout == "NCHW" else buffer[0]
-    if target.shape[2] != 3:
-        raise EngineError(f"the model takes {target.shape[2]} channels, a frame has 3")
+def pixel_filler(buffer: NDArray[Any], image: TensorSpec) -> Callable[[NDArray[np.uint8]], None]:
+    """Return the one pass that brings pixels into an input buffer.
+
+    Args:
+        buffer: (N, *image.shape) of its dtype.
+        image: The model's input, see `EndModel`.
+
+    Returns:
+        A function of uint8 pixels, (N, H, W, C), or (H, W, C) for all rows.
+    """
+    # Seen as (N, H, W, C) whatever its layout, so that one strided copy does transpose and cast.
+    target = buffer.transpose(0, 2, 3, 1) if image.layout == "NCHW" else buffer
     if image.dtype == "int8":
         # pixel - 128 in two's complement is the pixel with its top bit flipped
         raw = target.view(np.uint8)

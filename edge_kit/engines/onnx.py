@@ -15,7 +15,7 @@ from edge_kit.engines.engine import Tensors
 from edge_kit.errors import EngineError, MissingExtraError
 from edge_kit.tensors import TensorSpec
 
-__all__ = ["OnnxEngine"]
+__all__ = ["OnnxEngine", "open_session", "session_options"]
 
 _ERRORS_ONLY = 3
 # What the runtime calls the element types of tensors.DTYPES.
@@ -48,34 +48,14 @@ class OnnxEngine:
     def __init__(
         self, path: Path, file: EngineFile, threads: int, *, profile: Path | None = None
     ) -> None:
-        try:
-            import onnxruntime as ort  # type: ignore[import-untyped]
-        except ImportError as error:
-            raise _missing(error) from None
         self.threads = threads
         self.inputs: Mapping[str, TensorSpec] = {s.name: s for s in file.inputs}
         self.outputs: Mapping[str, TensorSpec] = {s.name: s for s in file.outputs}
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.inter_op_num_threads = 1
-        options.log_severity_level = _ERRORS_ONLY
-        # Its workers otherwise spin between two frames and burn an idle core.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        # arm64's files (int8 activations) compute in integers there; here too, to the same bits.
-        options.add_session_config_entry("session.qdqisint8allowed", "1")
+        options = session_options(threads)
         if profile is not None:
             options.enable_profiling = True
             options.profile_file_prefix = str(profile)
-        # The runtime's exceptions have no common base below Exception.
-        try:
-            self._session: Any = ort.InferenceSession(
-                str(path), options, providers=["CPUExecutionProvider"]
-            )
-        except Exception as error:
-            raise EngineError(
-                f"onnxruntime {ort.__version__} cannot load {path} ({_first_line(error)})",
-                "update onnxruntime, or export again for an older one",
-            ) from None
+        self._session: Any = open_session(path, options)
         self._names = list(self.outputs)
         self._one_by_one = self._check_signature(path)
 
@@ -104,7 +84,7 @@ class OnnxEngine:
             raise EngineError("this engine is closed")
         try:
             values = self._session.run(self._names, dict(tensors))
-        except Exception as error:  # see __init__
+        except Exception as error:  # see open_session
             raise EngineError(f"the model failed ({_first_line(error)})") from None
         return dict(zip(self._names, values, strict=True))
 
@@ -127,6 +107,47 @@ class OnnxEngine:
                     "export the bundle again",
                 )
         return any(have[name].shape[0] == 1 for name in self.inputs)
+
+
+def session_options(threads: int) -> Any:
+    """Return the options that every session of edge-kit has.
+
+    Raises:
+        EngineError: onnxruntime cannot be imported.
+    """
+    options = _onnxruntime().SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = _ERRORS_ONLY
+    # Its workers otherwise spin between two frames and burn an idle core.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    # arm64's files (int8 activations) compute in integers there; here too, to the same bits.
+    options.add_session_config_entry("session.qdqisint8allowed", "1")
+    return options
+
+
+def open_session(path: Path, options: Any) -> Any:
+    """Load a model file on the CPU.
+
+    Raises:
+        EngineError: onnxruntime cannot load it.
+    """
+    ort = _onnxruntime()
+    try:
+        return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # the runtime's exceptions have no common base below it
+        raise EngineError(
+            f"onnxruntime {ort.__version__} cannot load {path} ({_first_line(error)})",
+            "update onnxruntime, or export again for an older one",
+        ) from None
+
+
+def _onnxruntime() -> Any:
+    try:
+        import onnxruntime  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise _missing(error) from None
+    return onnxruntime
 
 
 def _missing(error: ImportError) -> EngineError:

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_kit.bundle.manifest import Preprocessing
+from edge_kit.engines.onnx import open_session, session_options
 from edge_kit.errors import ExportError
 from edge_kit.pixels.preprocess import Preprocessor
 from edge_kit.sources.photo import read_photo
@@ -148,17 +149,9 @@ class _Worker:
     """One process's task and its onnxruntime session."""
 
     def __init__(self, task: FeatureTask) -> None:
-        import onnxruntime as ort  # type: ignore[import-untyped]
-
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = 1
-        options.inter_op_num_threads = 1
-        options.log_severity_level = 3
         self.task = task
         self.preprocessor = Preprocessor(task.rule)
-        self.session = ort.InferenceSession(
-            str(task.trunk), options, providers=["CPUExecutionProvider"]
-        )
+        self.session = open_session(task.trunk, session_options(threads=1))
 
     def __call__(self, view: int, rows: list[int]) -> int:
         task = self.task

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import onnx
 
+from edge_kit.engines.onnx import open_session, session_options
 from edge_kit.errors import ExportError
 
 __all__ = ["assert_all_int8", "float_islands"]
@@ -63,18 +64,11 @@ def _optimized(path: Path) -> onnx.ModelProto:
 
     with tempfile.TemporaryDirectory(prefix="edge-kit-islands-") as work:
         out = Path(work) / "optimized.onnx"
-        options = ort.SessionOptions()
+        options = session_options(threads=1)
         # Layout changes, which come after this level, hold on one kind of CPU only.
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
         options.optimized_model_filepath = os.fspath(out)
-        options.intra_op_num_threads = 1
-        # Ask for what arm64 does: on x86 onnxruntime leaves int8 activations in float.
-        options.add_session_config_entry("session.qdqisint8allowed", "1")
-        options.log_severity_level = 3
-        try:
-            ort.InferenceSession(os.fspath(path), options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # onnxruntime's own exceptions share no public base
-            raise ExportError(f"onnxruntime cannot load {path.name}: {error}") from error
+        open_session(path, options)
         return onnx.load(out)
 
 

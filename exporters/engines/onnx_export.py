@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "IR_VERSION",
     "OPSET",
+    "describe_onnx",
     "export_end_float",
     "export_full",
     "export_tail",
@@ -55,22 +56,17 @@ def export_end_float(end: EndModel, path: Path, *, size: tuple[int, int]) -> Exp
     Raises:
         ExportError: torch cannot export the model.
     """
-    channels = end.normalize.mean.numel()
-    image = torch.zeros(1, channels, *size)
-    trace_to_onnx(_FloatEnd(end), image, path, outputs=("features", "logits"))
+    image = torch.zeros(1, 3, *size)
+    model = _FloatEnd(end).eval()
+    trace_to_onnx(model, image, path, outputs=("features", "logits"))
     with torch.no_grad():
-        features, logits = _FloatEnd(end).eval()(image)
-    return describe(
+        features, logits = model(image)
+    return describe_onnx(
         path,
-        role="end",
-        engine="onnx",
-        arch="any",
-        inputs=(TensorSpec("image", (channels, *size), "NCHW", "float32"),),
-        outputs=(
-            TensorSpec("features", tuple(features.shape[1:]), "NCHW", "float32"),
-            TensorSpec("logits", tuple(logits.shape[1:]), "NC", "float32"),
-        ),
-        requires=requirements(path),
+        "end",
+        TensorSpec("image", (3, *size), "NCHW", "float32"),
+        TensorSpec("features", tuple(features.shape[1:]), "NCHW", "float32"),
+        TensorSpec("logits", tuple(logits.shape[1:]), "NC", "float32"),
     )
 
 
@@ -86,61 +82,49 @@ def export_tail(
         weights: How weights are stored: ``fp32``, ``fp16`` or ``int8``; all compute in float32.
 
     Raises:
-        ExportError: torch cannot export the model, or `features` is not int8 NCHW.
+        ExportError: torch cannot export the model.
     """
-    if features.layout != "NCHW" or features.dtype != "int8":
-        raise ExportError(f"a cloud half takes int8 NCHW features, not {features}")
     sample = torch.zeros(1, *features.shape)
     trace_to_onnx(cloud, sample, path, inputs=("features",), outputs=("logits",))
     _take_int8(path, features)
     compress_weights(path, weights)
-    with torch.no_grad():
-        classes = int(cloud(sample).shape[1])
-    return describe(
-        path,
-        role="tail",
-        engine="onnx",
-        arch="any",
-        inputs=(features,),
-        outputs=(TensorSpec("logits", (classes,), "NC", "float32"),),
-        requires=requirements(path),
-    )
+    return describe_onnx(path, "tail", features, _logits(cloud, sample))
 
 
 def export_full(
-    model: nn.Module,
-    path: Path,
-    *,
-    size: tuple[int, int],
-    channels: int = 3,
-    weights: str = "fp32",
+    model: nn.Module, path: Path, *, size: tuple[int, int], weights: str = "fp32"
 ) -> Exported:
     """Write the whole float model, normalization included: float pixels 0..255 -> logits.
 
     Args:
-        model: Pixels (N, channels, H, W) as floats 0 to 255 to logits (N, classes).
+        model: Pixels (N, 3, H, W) as floats 0 to 255 to logits (N, classes).
         path: Where to write.
         size: Height and width in pixels.
-        channels: Colour channels.
         weights: As in `export_tail`.
 
     Raises:
         ExportError: torch cannot export the model.
     """
-    image = torch.zeros(1, channels, *size)
+    image = torch.zeros(1, 3, *size)
     trace_to_onnx(model, image, path, outputs=("logits",))
     compress_weights(path, weights)
-    with torch.no_grad():
-        classes = int(model(image).shape[1])
+    spec = TensorSpec("image", (3, *size), "NCHW", "float32")
+    return describe_onnx(path, "full", spec, _logits(model, image))
+
+
+def describe_onnx(
+    path: Path, role: str, given: TensorSpec, *made: TensorSpec, arch: str = "any"
+) -> Exported:
+    """Describe an ONNX file for the manifest: its only input and its outputs."""
+    need = requirements(path)
     return describe(
-        path,
-        role="full",
-        engine="onnx",
-        arch="any",
-        inputs=(TensorSpec("image", (channels, *size), "NCHW", "float32"),),
-        outputs=(TensorSpec("logits", (classes,), "NC", "float32"),),
-        requires=requirements(path),
+        path, role=role, engine="onnx", arch=arch, inputs=(given,), outputs=made, requires=need
     )
+
+
+def _logits(model: nn.Module, sample: Tensor) -> TensorSpec:
+    with torch.no_grad():
+        return TensorSpec("logits", tuple(model(sample).shape[1:]), "NC", "float32")
 
 
 def trace_to_onnx(

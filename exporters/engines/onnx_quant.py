@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,15 +28,14 @@ import onnx
 import torch
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
-from torch import Tensor, nn
 
 from edge_kit.errors import ExportError
 from edge_kit.tensors import TensorSpec
 from exporters.engines.compact import compact
-from exporters.engines.exported import Exported, describe
+from exporters.engines.exported import Exported
 from exporters.engines.islands import assert_all_int8
-from exporters.engines.onnx_export import requirements, trace_to_onnx
-from exporters.engines.pixel_input import PixelInput, pixel_input
+from exporters.engines.onnx_export import describe_onnx, trace_to_onnx
+from exporters.engines.pixel_input import IntegerEnd, PixelInput, pixel_input
 from exporters.engines.saturation import unsaturated_ranges
 
 if TYPE_CHECKING:
@@ -110,7 +108,7 @@ def export_end_onnx(
     with tempfile.TemporaryDirectory(prefix="edge-kit-quantize-") as work:
         plain = Path(work) / "float.onnx"
         sample = torch.zeros(1, calibration.shape[3], *size)
-        graph = _Graph(end, pixels)
+        graph = IntegerEnd(end, pixels)
         trace_to_onnx(graph, sample, plain, outputs=("features", "logits"))
         with torch.no_grad():
             features, logits = graph.eval()(sample)
@@ -127,34 +125,21 @@ def export_end_onnx(
     path.parent.mkdir(parents=True, exist_ok=True)
     onnx.checker.check_model(model)
     onnx.save(model, path)
-    zero_point = pixels.zero_point - (128 if chosen.signed else 0)
-    dtype = "int8" if chosen.signed else "uint8"
-    shape = (int(calibration.shape[3]), *size)
-    return describe(
+    return describe_onnx(
         path,
-        role="end",
-        engine="onnx",
-        arch=arch,
-        inputs=(TensorSpec("image", shape, "NCHW", dtype, pixels.scale, zero_point),),
-        outputs=(
-            TensorSpec("features", tuple(features.shape[1:]), "NCHW", "int8", scale, 0),
-            TensorSpec("logits", tuple(logits.shape[1:]), "NC", "float32"),
+        "end",
+        TensorSpec(
+            "image",
+            (int(calibration.shape[3]), *size),
+            "NCHW",
+            "int8" if chosen.signed else "uint8",
+            pixels.scale,
+            pixels.zero_point - (128 if chosen.signed else 0),
         ),
-        requires=requirements(path),
+        TensorSpec("features", tuple(features.shape[1:]), "NCHW", "int8", scale, 0),
+        TensorSpec("logits", tuple(logits.shape[1:]), "NC", "float32"),
+        arch=arch,
     ).with_figures(scheme=name)
-
-
-class _Graph(nn.Module):
-    """What is quantized: the end model without rounding, which quantization itself brings."""
-
-    def __init__(self, end: EndModel, pixels: PixelInput) -> None:
-        super().__init__()
-        self.adapt = pixels.module
-        self.trunk, self.encode, self.head = end.trunk, end.encode, end.head
-
-    def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
-        features = self.encode(self.trunk(self.adapt(image)))
-        return features, self.head(features)
 
 
 def _quantize(
@@ -208,15 +193,10 @@ class _Reader:
     """Calibration batches in the form that onnxruntime asks for."""
 
     def __init__(self, calibration: NDArray[np.uint8], pixels: PixelInput) -> None:
-        self._batches = self._iterate(calibration, pixels)
-
-    @staticmethod
-    def _iterate(
-        calibration: NDArray[np.uint8], pixels: PixelInput
-    ) -> Iterator[dict[str, NDArray[np.float32]]]:
-        for start in range(0, len(calibration), BATCH):
-            batch = calibration[start : start + BATCH].transpose(0, 3, 1, 2)
-            yield {"image": pixels.real(np.ascontiguousarray(batch))}
+        batches = (calibration[i : i + BATCH] for i in range(0, len(calibration), BATCH))
+        self._batches = (
+            {"image": pixels.real(np.ascontiguousarray(b.transpose(0, 3, 1, 2)))} for b in batches
+        )
 
     def get_next(self) -> dict[str, NDArray[np.float32]] | None:
         """Return the next batch, None after the last."""
@@ -225,11 +205,7 @@ class _Reader:
 
 def _drop_input_quantizer(graph: onnx.GraphProto, *, signed: bool) -> None:
     """Let the quantized pixels be the input."""
-    quantizers = [n for n in graph.node if "image" in n.input]
-    if [n.op_type for n in quantizers] != ["QuantizeLinear"]:
-        readers = ", ".join(n.op_type for n in quantizers)
-        raise ExportError(f"the image does not enter through one quantizer but {readers}")
-    (quantizer,) = quantizers
+    (quantizer,) = [n for n in graph.node if "image" in n.input]
     _rename(graph, quantizer.output[0], "image")
     graph.node.remove(quantizer)
     kind = onnx.TensorProto.INT8 if signed else onnx.TensorProto.UINT8
@@ -244,12 +220,7 @@ def _emit_int8_features(graph: onnx.GraphProto) -> None:
     copy that leaves.
     """
     real = "features_real"
-    makers = [n for n in graph.node if "features" in n.output]
-    if [n.op_type for n in makers] != ["DequantizeLinear"]:
-        raise ExportError(
-            "the features do not leave through a quantizer", "the encode layer must be a Conv2d"
-        )
-    (dequantizer,) = makers
+    (dequantizer,) = [n for n in graph.node if "features" in n.output]
     stored = dequantizer.input[0]
     _rename(graph, "features", real)
     constants = {i.name: numpy_helper.to_array(i) for i in graph.initializer}

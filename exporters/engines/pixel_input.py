@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from exporters.graph.halves import Normalize
+    from exporters.graph.halves import EndModel, Normalize
 
-__all__ = ["PixelInput", "pixel_input"]
+__all__ = ["IntegerEnd", "PixelInput", "pixel_input"]
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,25 @@ class PixelInput:
         """Return what the engine takes uint8 pixels for, layout kept."""
         shifted = pixels.astype(np.float32) - np.float32(self.zero_point)
         return shifted * np.float32(self.scale)
+
+
+class IntegerEnd(nn.Module):
+    """What is quantized: an end model without rounding, which quantization itself brings.
+
+    Args:
+        end: The trained end model.
+        pixels: How pixels enter it.
+    """
+
+    def __init__(self, end: EndModel, pixels: PixelInput) -> None:
+        super().__init__()
+        self.adapt = pixels.module
+        self.trunk, self.encode, self.head = end.trunk, end.encode, end.head
+
+    def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
+        """(N, C, H, W) real pixels to features (N, c, h, w) and logits (N, classes)."""
+        features = self.encode(self.trunk(self.adapt(image)))
+        return features, self.head(features)
 
 
 def pixel_input(normalize: Normalize) -> PixelInput:

@@ -21,7 +21,7 @@ from edge_kit.errors import ExportError
 from edge_kit.tensors import TensorSpec
 from exporters.engines.exported import Exported, describe
 from exporters.engines.islands import assert_all_int8
-from exporters.engines.pixel_input import PixelInput, pixel_input
+from exporters.engines.pixel_input import IntegerEnd, PixelInput, pixel_input
 from exporters.engines.tflite_file import requirements, tidy
 from exporters.quiet import quiet
 
@@ -79,16 +79,14 @@ def export_end_tflite(
 
 
 class _Graph(nn.Module):
-    """What is converted: NHWC at both ends, and no rounding, which quantization brings."""
+    """What is converted: NHWC at both ends."""
 
     def __init__(self, end: EndModel, pixels: PixelInput) -> None:
         super().__init__()
-        self.adapt = pixels.module
-        self.trunk, self.encode, self.head = end.trunk, end.encode, end.head
+        self.end = IntegerEnd(end, pixels)
 
     def forward(self, image: Tensor) -> dict[str, Tensor]:
-        features = self.encode(self.trunk(self.adapt(image.permute(0, 3, 1, 2))))
-        logits = self.head(features)
+        features, logits = self.end(image.permute(0, 3, 1, 2))
         return {"features": features.permute(0, 2, 3, 1), "logits": logits}
 
 

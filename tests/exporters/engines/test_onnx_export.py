@@ -144,13 +144,6 @@ def test_tail_subtracts_zero_point_and_multiplies_by_scale(tmp_path):
     np.testing.assert_allclose(tail(codes)["logits"], expected, atol=1e-4)
 
 
-@pytest.mark.parametrize(("layout", "dtype"), [("NHWC", "int8"), ("NCHW", "uint8")])
-def test_tail_with_other_features_than_int8_nchw_is_refused(tmp_path, layout, dtype):
-    other = TensorSpec("features", (CHANNELS, 8, 8), layout, dtype, 0.25, 0)
-    with pytest.raises(ExportError, match="int8 NCHW"):
-        export_tail(trained().cloud, other, tmp_path / "tail.onnx")
-
-
 def test_full_model_on_raw_pixels_equals_torch(tmp_path):
     halves = trained()
     model = Full(halves.end.normalize, halves.end.trunk, halves.cloud.tail).eval()
@@ -158,7 +151,6 @@ def test_full_model_on_raw_pixels_equals_torch(tmp_path):
     with torch.no_grad():
         expected = model(batch(PIXELS)).numpy()
     np.testing.assert_allclose(full(PIXELS)["logits"], expected, atol=1e-4)
-    assert full.entry.cut is None
     assert full.entry.inputs[0].dtype == "float32"
 
 
