@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import socket
 import subprocess
 import time
@@ -11,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from edge_kit.host.broker import find_mosquitto
 from edge_kit.link.address import BrokerAddress
 
-PROGRAM = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
+PROGRAM = find_mosquitto() or "mosquitto"
 START_TIMEOUT_S = 30.0
 
 

@@ -130,7 +130,7 @@ def results(link: MqttLink, count: int) -> dict[bytes, ResultMessage]:
     return found
 
 
-def test_the_image_holds_only_what_a_worker_needs(docker):
+def test_image_holds_only_what_a_worker_needs(docker):
     probe = (
         "import importlib.util as u, sys;"
         "print([n for n in ('torch','PIL','cv2','pip','setuptools','exporters','boards')"
@@ -145,7 +145,7 @@ def test_the_image_holds_only_what_a_worker_needs(docker):
     assert "secret" not in history.replace("type=secret", "").replace("two secrets", "")
 
 
-def test_a_worker_in_its_container_answers_a_device_and_drains(docker, bundle, port, tmp_path):
+def test_worker_answers_a_device_and_drains(docker, bundle, port, tmp_path):
     with running(docker, bundle.root, port, tmp_path) as name, device(port) as link:
         assert isinstance(link.events.get(timeout=TIMEOUT), Connected)
         send(link, bundle, 1)
@@ -168,7 +168,7 @@ def test_a_worker_in_its_container_answers_a_device_and_drains(docker, bundle, p
         assert '"clean": true' in docker.run("logs", name).stdout
 
 
-def test_what_one_worker_left_another_answers(docker, bundle, port, tmp_path):
+def test_resent_samples_of_a_stopped_worker_are_answered_by_another(docker, bundle, port, tmp_path):
     """The device resends what a stopped worker never got to; nothing is lost."""
     with device(port) as link:
         assert isinstance(link.events.get(timeout=TIMEOUT), Connected)
@@ -186,7 +186,7 @@ def test_what_one_worker_left_another_answers(docker, bundle, port, tmp_path):
     assert all(r.refusal is Refusal.NONE for r in answered.values())
 
 
-def test_a_packed_bundle_is_served_from_a_read_only_root(docker, bundle, port, tmp_path):
+def test_packed_bundle_is_served_from_a_read_only_root(docker, bundle, port, tmp_path):
     packed = tmp_path / "shop.ekb"
     pack(bundle.root, packed)
     packed.chmod(0o644)
@@ -196,7 +196,7 @@ def test_a_packed_bundle_is_served_from_a_read_only_root(docker, bundle, port, t
         assert results(link, 1)[sample_id(1)].label == 1
 
 
-def test_a_worker_with_a_wrong_password_says_so_and_ends(docker, bundle, port):
+def test_worker_with_a_wrong_password_ends_with_the_reason(docker, bundle, port):
     done = docker.run(
         "run", "--rm", *RUN, "-v", f"{bundle.root}:/bundle:ro",
         "-e", f"CLOUD_KIT_BROKER=mqtt://worker@127.0.0.1:{port}",
@@ -207,7 +207,7 @@ def test_a_worker_with_a_wrong_password_says_so_and_ends(docker, bundle, port):
     assert "Traceback" not in done.stderr
 
 
-def test_an_unhealthy_worker_is_called_so(docker):
+def test_health_check_without_a_worker_fails(docker):
     done = docker.run(
         "run", "--rm", *RUN, "--entrypoint", "cloud-kit", WORKER_IMAGE, "health", check=False
     )
@@ -215,7 +215,7 @@ def test_an_unhealthy_worker_is_called_so(docker):
     assert "not running" in done.stdout
 
 
-def test_the_access_list_keeps_devices_apart(docker, port):
+def test_device_cannot_publish_as_another(docker, port):
     with device(port, "cam-1") as link:
         assert isinstance(link.events.get(timeout=TIMEOUT), Connected)
         token = link.publish(Topics("cam-2").features, b"?")
@@ -229,7 +229,7 @@ def test_the_access_list_keeps_devices_apart(docker, port):
         assert event.refused is None
 
 
-def test_a_device_reads_no_results_but_its_own(docker, port):
+def test_device_reads_only_its_own_results(docker, port):
     both = "edgekit/1/+/results"
     with device(port, "cam-1", subscribe=both) as link, device(port, "worker") as worker:
         assert isinstance(link.events.get(timeout=TIMEOUT), Connected)
@@ -241,7 +241,7 @@ def test_a_device_reads_no_results_but_its_own(docker, port):
     assert event.payload == b"mine"
 
 
-def test_nobody_connects_without_a_password(docker, port):
+def test_client_without_a_password_is_refused(docker, port):
     link = MqttLink(BrokerAddress.parse(f"mqtt://127.0.0.1:{port}"), "nobody")
     link.start()
     try:

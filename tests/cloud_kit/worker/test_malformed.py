@@ -202,7 +202,7 @@ def broken(count: int, seed: int) -> list[tuple[int, str, bytes]]:
     return made
 
 
-def test_the_undamaged_messages_are_all_accepted(tails):
+def test_valid_messages_are_all_accepted(tails):
     """Else the test below would prove nothing."""
     rng = random.Random(1)
     validator = Validator(tails)
@@ -212,7 +212,7 @@ def test_the_undamaged_messages_are_all_accepted(tails):
         )
 
 
-def test_of_20000_broken_messages_none_is_accepted(tails):
+def test_no_malformed_message_of_20000_is_accepted(tails):
     validator = Validator(tails)
     kinds: Counter[str] = Counter()
     for index, kind, payload in broken(20_000, seed=2):
@@ -224,7 +224,7 @@ def test_of_20000_broken_messages_none_is_accepted(tails):
     assert min(kinds.values()) > 900
 
 
-def test_a_bomb_is_not_unpacked_beyond_the_announced_size(tails):
+def test_decompression_bomb_stops_at_the_announced_size(tails):
     rng = random.Random(3)
     payload = with_body(good_message(rng, 0), 1, deflate(bytes(200_000)))
     assert len(payload) <= Validator(tails).max_payload
@@ -236,7 +236,7 @@ def test_a_bomb_is_not_unpacked_beyond_the_announced_size(tails):
     assert peak < 100_000
 
 
-def test_a_worker_survives_10500_broken_messages_and_counts_each(tails):
+def test_worker_counts_each_of_10500_malformed_messages_and_works_on(tails):
     every = 500
     with bench(tails) as b:
         bad = broken(10_500, seed=4)
@@ -274,13 +274,13 @@ def test_a_worker_survives_10500_broken_messages_and_counts_each(tails):
         {"topic": ""},
     ],
 )
-def test_broken_properties_are_refused(tails, changes):
+def test_invalid_properties_are_refused(tails, changes):
     payload = good_message(random.Random(5), 0)
     assert isinstance(Validator(tails).validate(delivery(payload, **changes)), Refused)
 
 
 @pytest.mark.broker
-def test_the_same_through_a_real_broker(tails, mosquitto):
+def test_malformed_messages_through_a_real_broker_are_refused(tails, mosquitto):
     workers = MqttLink(
         mosquitto.address, "worker", [Subscription(shared_filter("p"))], receive_maximum=32
     )

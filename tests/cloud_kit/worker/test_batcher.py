@@ -24,7 +24,7 @@ def make(size=4, wait_s=0.0, clock=None) -> Batcher:
     return Batcher(size, wait_s, lambda job: job[0], clock or Clock())
 
 
-def test_without_a_wait_a_batch_is_what_is_there():
+def test_batch_without_a_wait_is_what_is_queued():
     batcher = make()
     for index in range(3):
         batcher.put(("a", index))
@@ -32,14 +32,14 @@ def test_without_a_wait_a_batch_is_what_is_there():
     assert len(batcher) == 0
 
 
-def test_a_batch_is_never_larger_than_its_size():
+def test_batch_is_never_larger_than_its_size():
     batcher = make(size=2)
     for index in range(5):
         batcher.put(("a", index))
     assert [len(batcher.take()) for _ in range(3)] == [2, 2, 1]
 
 
-def test_groups_do_not_mix_and_the_oldest_goes_first():
+def test_groups_stay_apart_and_the_oldest_goes_first():
     clock = Clock()
     batcher = make(clock=clock)
     for job in (("b", 0), ("a", 1), ("b", 2)):
@@ -49,14 +49,14 @@ def test_groups_do_not_mix_and_the_oldest_goes_first():
     assert batcher.take() == [("a", 1)]
 
 
-def test_a_full_group_goes_before_one_that_still_waits():
+def test_full_group_goes_before_a_waiting_one():
     batcher = make(size=2, wait_s=10)
     for job in (("a", 0), ("b", 1), ("b", 2)):
         batcher.put(job)
     assert batcher.take() == [("b", 1), ("b", 2)]
 
 
-def test_an_overdue_group_goes_before_a_full_one():
+def test_overdue_group_goes_before_a_full_one():
     clock = Clock()
     batcher = make(size=2, wait_s=10, clock=clock)
     batcher.put(("a", 0))
@@ -66,13 +66,13 @@ def test_an_overdue_group_goes_before_a_full_one():
     assert batcher.take() == [("a", 0)]
 
 
-def test_a_lone_job_leaves_after_its_wait():
+def test_single_job_leaves_after_its_wait():
     batcher = Batcher(4, 0.05, lambda job: job[0])
     batcher.put(("a", 0))
     assert batcher.take() == [("a", 0)]
 
 
-def test_a_waiting_taker_gets_company_that_comes_in_time():
+def test_job_that_comes_within_the_wait_joins_the_batch():
     batcher = Batcher(2, TIMEOUT, lambda job: job[0])
     taken: list = []
     taker = threading.Thread(target=lambda: taken.extend(batcher.take()))
@@ -83,7 +83,7 @@ def test_a_waiting_taker_gets_company_that_comes_in_time():
     assert taken == [("a", 0), ("a", 1)]
 
 
-def test_close_gives_out_the_rest_and_then_nothing():
+def test_closed_batcher_returns_the_rest_and_then_nothing():
     batcher = make(wait_s=1000)
     batcher.put(("a", 0))
     batcher.close()
@@ -103,7 +103,7 @@ def test_size_or_wait_out_of_range_is_refused(size, wait_s):
     groups=st.lists(st.integers(0, 3), max_size=60),
     size=st.integers(1, 7),
 )
-def test_every_job_comes_out_once_in_order_within_its_group(groups, size):
+def test_every_job_leaves_once_in_order_within_its_group(groups, size):
     batcher = make(size=size)
     jobs = [(group, index) for index, group in enumerate(groups)]
     for job in jobs:
@@ -119,7 +119,7 @@ def test_every_job_comes_out_once_in_order_within_its_group(groups, size):
     assert sorted(out) == sorted(jobs)
 
 
-def test_recent_forgets_what_was_used_least_recently():
+def test_recent_forgets_the_least_recently_used():
     recent: Recent[str] = Recent(2)
     recent.put("a", "A")
     recent.put("b", "B")
@@ -135,7 +135,7 @@ def test_recent_of_size_zero_remembers_nothing():
     assert recent.get("a") is None
 
 
-def test_take_by_two_threads_returns_two_batches_that_came_together():
+def test_two_takers_get_two_batches_that_came_together():
     batcher = make(size=1)
     taken = []
     takers = [threading.Thread(target=lambda: taken.append(batcher.take())) for _ in range(2)]
