@@ -83,7 +83,7 @@ def text_of(name: str) -> str:
         ("[cpu]", "[cpu", "cannot be read"),
     ],
 )
-def test_a_mistake_in_the_data_is_an_error_that_names_it(tmp_path, old, new, sentence):
+def test_invalid_key_of_board_data_is_named(tmp_path, old, new, sentence):
     text = text_of("pi3")
     assert old in text
     file = tmp_path / "pi3/board.toml"
@@ -93,14 +93,14 @@ def test_a_mistake_in_the_data_is_an_error_that_names_it(tmp_path, old, new, sen
         read_board_file(file)
 
 
-def test_the_list_names_boards_engines_and_the_32_bit_note():
+def test_list_shows_boards_engines_and_the_32_bit_note():
     out = run().output
     assert all(name in out for name in NAMES)
     assert "tflite-runtime only" in out.replace("\n", " ")
 
 
 @pytest.mark.parametrize("name", ["pi3", "pi4", "pi5", "pizero2w"])
-def test_a_board_that_nobody_tried_comes_with_a_check_for_its_owner(name):
+def test_untried_board_has_a_check_for_its_owner(name):
     lines = [line.strip() for line in run(name).output.splitlines()]
     check = [line for line in lines if line.startswith("ssh root@")]
     assert len(check) == 3
@@ -111,12 +111,12 @@ def test_a_board_that_nobody_tried_comes_with_a_check_for_its_owner(name):
     assert "firmware stage" in " ".join(run().output.split())
 
 
-def test_the_emulated_machine_asks_nobody_for_a_check():
+def test_emulated_machine_has_no_check():
     assert "ssh root@" not in run("qemu-virt").output
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_one_board_is_told_in_full(name):
+def test_details_show_all_claims(name):
     done = run(name)
     data = tomllib.loads(text_of(name))
     flat = " ".join(done.output.split())
@@ -124,7 +124,7 @@ def test_one_board_is_told_in_full(name):
     assert all(" ".join(claim["how"].split()) in flat for claim in data["verified"])
 
 
-def test_json_holds_all_and_the_advice():
+def test_json_has_all_data_and_the_advice():
     rows = json.loads(run("--json").output)
     assert [row["name"] for row in rows] == list(NAMES)
     by_system = {s["name"]: s["advice"] for s in rows[0]["systems"]}

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 from pathlib import Path
+
+import pytest
 
 from boards.image.partitions import assemble
 
@@ -11,6 +15,12 @@ __all__ = ["BOOKWORM", "CMDLINE", "DISK_ID", "TRIXIE", "make_stock", "run"]
 
 # cmdline.txt of the images as downloaded (pi-gen, stage1/00-boot-files, and its export-image). The
 # first start of either writes another disk id and removes its own last word.
+EPOCH = 1_700_000_000
+_TOOLS = ("mkfs.vfat", "mcopy", "mke2fs", "debugfs", "sfdisk")
+tools = pytest.mark.skipif(
+    any(shutil.which(t, path=os.environ["PATH"] + ":/usr/sbin:/sbin") is None for t in _TOOLS),
+    reason=f"needs {', '.join(_TOOLS)}",
+)
 DISK_ID = "4d8fd085"
 _LINE = f"console=serial0,115200 console=tty1 root=PARTUUID={DISK_ID}-02 rootfstype=ext4"
 BOOKWORM = f"{_LINE} fsck.repair=yes rootwait quiet init=/usr/lib/raspberrypi-sys-mods/firstboot"

@@ -84,7 +84,7 @@ def here(engine: str) -> dict[str, Decision]:
     return decisions([json.loads(line) for line in told.stdout.splitlines()])
 
 
-def test_file_systems_are_sound_and_hold_no_keys(raw, tmp_path):
+def test_file_systems_are_clean_and_have_no_keys(raw, tmp_path):
     boot, root, data = partitions(raw)
     for part, check in ((boot, ("fsck.vfat", "-n")), (root, ("e2fsck", "-fn")),
                         (data, ("e2fsck", "-fn"))):  # fmt: skip
@@ -99,7 +99,7 @@ def test_file_systems_are_sound_and_hold_no_keys(raw, tmp_path):
     assert run("debugfs", "-R", "cat /etc/machine-id", f"{raw}?offset={root.start}") == ""
 
 
-def test_the_first_boot_makes_the_board_itself(virt):
+def test_first_boot_configures_the_board(virt):
     console = virt.guest.console()
     assert "done: grow the data partition" in console and "failed:" not in console
     assert re.fullmatch("edge-[0-9a-f]{16}", virt.listener.device)
@@ -116,7 +116,7 @@ def test_the_first_boot_makes_the_board_itself(virt):
 
 
 @pytest.mark.parametrize("engine", ["onnx", "tflite"])
-def test_it_decides_like_this_machine_and_gets_its_doubtful_photos_answered(virt, tmp_path, engine):
+def test_board_decides_like_this_machine_and_is_answered(virt, tmp_path, engine):
     before = virt.cursor() if engine != "onnx" else ""
     if engine != "onnx":
         virt.configure(engine=engine)
@@ -146,7 +146,7 @@ def test_it_decides_like_this_machine_and_gets_its_doubtful_photos_answered(virt
         assert each <= MOST_PER_SAMPLE and took["/"] <= 1 << 20
 
 
-def test_the_lines_that_owners_of_boards_are_asked_for_tell_what_they_should(virt):
+def test_check_for_owners_shows_service_disks_and_engines(virt):
     commands = [line.removeprefix("ssh root@HOSTNAME ").strip("'") for line in CHECK]
     # systemctl's status is that of its last unit, and nothing is enrolled here.
     state, disks, doctor = (virt.shell.run(f"{c}; true", timeout_s=300) for c in commands)
@@ -155,7 +155,7 @@ def test_the_lines_that_owners_of_boards_are_asked_for_tell_what_they_should(vir
     assert "onnxruntime" in doctor and "tflite" in doctor
 
 
-def test_an_idle_board_leaves_its_card_alone(virt):
+def test_idle_board_does_not_write_to_its_card(virt):
     before = virt.written()
     time.sleep(IDLE_S)  # what is awaited is that nothing happens
     after = virt.written()
@@ -164,7 +164,7 @@ def test_an_idle_board_leaves_its_card_alone(virt):
     assert sum(idle.values()) <= 256 << 10
 
 
-def test_only_frames_feed_the_watchdog(virt):
+def test_watchdog_restarts_a_service_without_frames(virt):
     virt.configure(fps=1, engine="onnx")
     drop_in = "[Service]\nWatchdogSec=15\nTimeoutAbortSec=5\n"
     folder = "/run/systemd/system/edge-kit.service.d"
@@ -212,7 +212,7 @@ def time_server() -> Iterator[TimeServer]:
     server.close()
 
 
-def test_raspi3b_waits_for_its_clock_enrols_and_gets_doubtful_photos_answered(
+def test_raspi3b_waits_for_its_clock_enrols_and_is_answered(
     raw, secured, time_server, tmp_path
 ):
     est, broker, plain = secured
@@ -252,7 +252,7 @@ enroll_password = "{PASSWORD}"
 
 
 @pytest.mark.parametrize("after", ["make SSH host keys", "configure the service"])
-def test_a_power_cut_in_the_first_boot_loses_nothing(raw, broker, tmp_path, after):
+def test_power_cut_in_the_first_boot_loses_nothing(raw, broker, tmp_path, after):
     tables = f'[secrets]\nbroker_password = "{PASSWORD}"\n'
     run_keys = {"broker": f"mqtt://cam@10.0.2.2:{broker.port}"}
     with emulated(raw, "virt", tmp_path / "cut", broker.port, tables, **run_keys) as board:

@@ -155,7 +155,7 @@ def serves(board: Board, codename: str, engine: str) -> None:
     ("codename", "engine", "restarts"),
     [("bookworm", "onnx", 2), ("bookworm", "tflite", 2), ("trixie", "tflite", 1)],
 )
-def test_a_customized_system_installs_itself_and_serves(
+def test_customized_system_installs_itself_and_is_answered(
     stock, tmp_path, make_mosquitto, codename, engine, restarts
 ):
     """Bookworm restarts once for its own first start, and both once for ours."""
@@ -164,7 +164,7 @@ def test_a_customized_system_installs_itself_and_serves(
         assert board.guest.restarts == restarts
 
 
-def test_a_board_whose_payload_is_damaged_comes_up_and_says_why(stock, tmp_path, make_mosquitto):
+def test_board_with_a_damaged_payload_comes_up_and_says_why(stock, tmp_path, make_mosquitto):
     """Two thirds of the payload: what opens network and shell comes first in it."""
     cut = f"""
         mcopy -n -i {{fat}} ::/{PAYLOAD} {tmp_path}/whole

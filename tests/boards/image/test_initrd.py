@@ -1,11 +1,16 @@
+"""The initial RAM disk."""
+
 from __future__ import annotations
 
 import gzip
+import os
 import shutil
+import stat
+import subprocess
 
 import pytest
 
-from boards.image.initrd import make_initrd
+from boards.image.initrd import make_initrd, pack_cpio
 from edge_kit.errors import ImageError
 
 RELEASE = "6.1.0-40-arm64"
@@ -19,7 +24,7 @@ def programs_are_missing() -> bool:
 
 @pytest.mark.skipif(programs_are_missing(), reason="needs kmod")
 @pytest.mark.parametrize("place", ["root", "var/lib/my images/lib/root"])
-def test_modules_are_found_wherever_the_image_is_built(place, tmp_path):
+def test_modules_are_found_in_a_folder_with_spaces(place, tmp_path):
     """The build works beside its output: that folder's name is the user's."""
     root = tmp_path / place
     kernel = root / "lib/modules" / RELEASE / "kernel"
@@ -40,6 +45,24 @@ def test_modules_are_found_wherever_the_image_is_built(place, tmp_path):
     assert str(tmp_path) not in packed and "my images" not in packed
 
 
-def test_a_root_without_busybox_is_told(tmp_path):
+def test_root_without_busybox_is_an_error(tmp_path):
     with pytest.raises(ImageError, match="no busybox"):
         make_initrd(tmp_path, RELEASE, tmp_path / "initrd.img")
+
+
+def test_ram_disk_is_a_cpio_archive(tree, tmp_path):
+    packed = pack_cpio(tree)
+    assert pack_cpio(tree) == packed and packed.startswith(b"070701")
+    cpio = shutil.which("cpio")
+    command = [cpio] if cpio else [shutil.which("busybox") or pytest.skip("needs cpio"), "cpio"]
+    out = tmp_path / "out"
+    out.mkdir()
+    subprocess.run([*command, "-i", "-d"], input=packed, cwd=out, check=True, capture_output=True)
+    assert (out / "a folder/file").read_text() == "text"
+    assert os.readlink(out / "link") == "a folder/file"  # noqa: PTH115
+    assert (out / "a folder/run").stat().st_mode & stat.S_IXUSR
+
+
+def test_ram_disk_has_no_timestamp(tree):
+    packed = gzip.compress(pack_cpio(tree), 6, mtime=0)
+    assert packed[4:8] == bytes(4)

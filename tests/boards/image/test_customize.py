@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import io
 import os
-import shutil
+import signal
 import subprocess
+import sys
 import tarfile
+import time
 import zipfile
 from pathlib import Path
 
@@ -17,13 +19,9 @@ from boards.image.hook import HOOK, LOG, PAYLOAD, SCRIPT
 from boards.image.wheels import Wheel
 from boards.onboard.settings import FILE, Settings
 from edge_kit.errors import ImageError, UsageError
-from tests.support.stock import CMDLINE, DISK_ID, make_stock, run
+from tests.support.stock import CMDLINE, DISK_ID, make_stock, run, tools
 
-_TOOLS = ("mkfs.vfat", "mcopy", "mke2fs", "debugfs", "sfdisk")
-pytestmark = pytest.mark.skipif(
-    any(shutil.which(t, path=os.environ["PATH"] + ":/usr/sbin:/sbin") is None for t in _TOOLS),
-    reason=f"needs {', '.join(_TOOLS)}",
-)
+pytestmark = tools
 SETTINGS = Settings.parse("[secrets]\nbroker_password = 'hunter2'\n[run]\ncamera = 'auto'\n")
 
 
@@ -50,9 +48,7 @@ def from_fat(image: Path, name: str, out: Path) -> bytes:
 
 
 @pytest.mark.parametrize(("codename", "python"), [("bookworm", "3.11"), ("trixie", "3.13")])
-def test_the_payload_goes_onto_the_boot_partition_of_either_system(
-    tiny_bundle, tmp_path, wheels, codename, python
-):
+def test_payload_goes_onto_the_boot_partition(tiny_bundle, tmp_path, wheels, codename, python):
     stock = make_stock(tmp_path, codename)
     before = stock.read_bytes()
     out = tmp_path / "new/edge.img"
@@ -123,7 +119,7 @@ def board(tiny_bundle, tmp_path, wheels):
     return Board(out, tmp_path)
 
 
-def test_the_first_start_installs_everything_and_removes_itself(board):
+def test_first_start_installs_everything_and_removes_itself(board):
     assert board.start() == 0
     assert board.has("usr/lib/edge-kit/site-packages/numpy/__init__.py")
     assert board.has("usr/lib/edge-kit/site-packages/edge_kit/cli.py")
@@ -142,7 +138,7 @@ def test_the_first_start_installs_everything_and_removes_itself(board):
     assert not board.has("var/lib/NetworkManager")
 
 
-def test_the_first_start_lets_the_radio_work_where_wifi_is_configured(board):
+def test_first_start_unblocks_the_radio_for_wifi(board):
     wifi = "[wifi]\nssid = 'workshop'\npassword = 'long enough'\ncountry = 'PT'\n"
     (board.boot / FILE).write_text(Settings.parse(wifi).whole())
     saved = board.root / "var/lib/systemd/rfkill/platform-3f300000.mmcnr:wlan"
@@ -156,7 +152,7 @@ def test_the_first_start_lets_the_radio_work_where_wifi_is_configured(board):
     assert saved.read_text() == "0\n"
 
 
-def test_a_failed_step_does_not_keep_the_board_from_starting(board):
+def test_failed_step_does_not_stop_the_first_start(board):
     board.tool("systemd-sysusers", "echo no space left >&2; exit 1")
     assert board.start() == 0
     assert (board.boot / "cmdline.txt").read_text() == CMDLINE + "\n"
@@ -168,7 +164,7 @@ def test_a_failed_step_does_not_keep_the_board_from_starting(board):
     assert "edge-kit is installed" in board.log() and not (board.boot / PAYLOAD).exists()
 
 
-def test_a_damaged_payload_still_brings_the_board_onto_its_network(board):
+def test_damaged_payload_still_installs_the_first_boot(board):
     whole = (board.boot / PAYLOAD).read_bytes()
     (board.boot / PAYLOAD).write_bytes(whole[: len(whole) * 2 // 3])
     assert board.start() == 0
@@ -179,14 +175,14 @@ def test_a_damaged_payload_still_brings_the_board_onto_its_network(board):
     assert (board.boot / "cmdline.txt").read_text() == CMDLINE + "\n"
 
 
-def test_a_hook_that_cannot_be_removed_does_not_restart_the_board_for_ever(board):
+def test_hook_that_cannot_be_removed_does_not_restart_the_board(board):
     board.tool("sed", "echo read-only file system >&2; exit 4")
     assert board.start() != 0  # systemd.run_failure_action=none: no restart
     assert "systemctl --no-block start multi-user.target" in board.calls()
     assert "the card cannot be written" in board.log()
 
 
-def test_the_stock_systems_own_first_start_finds_its_words_and_leaves_ours(board):
+def test_stock_systems_first_start_and_ours_share_the_command_line(board):
     """As raspberrypi-sys-mods edits the line: its init, `quiet` and the disk id."""
     text = (board.boot / "cmdline.txt").read_text()
     assert text == f"{CMDLINE} {HOOK}\n"
@@ -207,7 +203,7 @@ def test_the_stock_systems_own_first_start_finds_its_words_and_leaves_ours(board
         "systemd.unit=rescue.target",
     ],
 )
-def test_a_first_start_of_somebody_else_is_refused(tiny_bundle, tmp_path, wheels, words):
+def test_image_with_another_first_start_is_refused(tiny_bundle, tmp_path, wheels, words):
     stock = make_stock(tmp_path, line=f"{CMDLINE} {words}")
     with pytest.raises(UsageError, match=r"first start of its own: .*systemd\.") as caught:
         customize(stock, tiny_bundle, SETTINGS, tmp_path / "edge.img", tmp_path, print)
@@ -215,7 +211,7 @@ def test_a_first_start_of_somebody_else_is_refused(tiny_bundle, tmp_path, wheels
     assert not (tmp_path / "edge.img").exists()
 
 
-def test_a_customized_image_boots_by_its_own_names_and_line(tiny_bundle, tmp_path, wheels):
+def test_customized_image_boots_with_its_own_files_and_line(tiny_bundle, tmp_path, wheels):
     stock, out = make_stock(tmp_path), tmp_path / "edge.img"
     for name, data in (("kernel8.img", b"Linux version 6.1.0-40-arm64 (x)"), ("initramfs8", b"i"),
                        ("bcm2710-rpi-3-b.dtb", b"tree")):  # fmt: skip
@@ -231,7 +227,7 @@ def test_a_customized_image_boots_by_its_own_names_and_line(tiny_bundle, tmp_pat
     assert (tmp_path / "bcm2837-rpi-3-b.dtb").read_bytes() == b"tree"
 
 
-def test_the_payload_is_roots_and_the_same_each_time(tiny_bundle, tmp_path, wheels):
+def test_payload_is_owned_by_root_and_reproducible(tiny_bundle, tmp_path, wheels):
     made = module.fetch_wheels("3.11", tmp_path, print)
     first = module.payload(tiny_bundle, SETTINGS, made, tmp_path / "a")
     assert module.payload(tiny_bundle, SETTINGS, made, tmp_path / "b") == first
@@ -241,7 +237,7 @@ def test_the_payload_is_roots_and_the_same_each_time(tiny_bundle, tmp_path, whee
             assert not member.mode & 0o022 or member.issym()
 
 
-def test_what_is_no_known_system_is_refused(tiny_bundle, tmp_path, wheels):
+def test_unknown_system_is_refused(tiny_bundle, tmp_path, wheels):
     (tmp_path / "a").mkdir()
     with pytest.raises(ImageError, match="holds buster"):
         look_at(make_stock(tmp_path / "a", "buster"))
@@ -254,7 +250,7 @@ def test_what_is_no_known_system_is_refused(tiny_bundle, tmp_path, wheels):
         look_at(empty)
 
 
-def test_a_customized_image_and_one_onto_itself_are_refused(tiny_bundle, tmp_path, wheels):
+def test_customized_image_and_overwriting_are_refused(tiny_bundle, tmp_path, wheels):
     stock, out = make_stock(tmp_path), tmp_path / "edge.img"
     with pytest.raises(UsageError, match="end it with"):
         odd = tmp_path / "edge.zip"
@@ -267,9 +263,48 @@ def test_a_customized_image_and_one_onto_itself_are_refused(tiny_bundle, tmp_pat
     assert not (tmp_path / "2.img").exists()
 
 
-def test_too_little_room_is_told_and_leaves_no_image(tiny_bundle, tmp_path, wheels, monkeypatch):
+def test_full_boot_partition_is_an_error_and_leaves_no_image(
+    tiny_bundle, tmp_path, wheels, monkeypatch
+):
     monkeypatch.setattr(module, "payload", lambda *_a: os.urandom(50 << 20))
     out = tmp_path / "new/edge.img"
     with pytest.raises(ImageError, match=r"48 MiB\) does not take 51 MiB"):
         customize(make_stock(tmp_path), tiny_bundle, SETTINGS, out, tmp_path, lambda _text: None)
     assert list(out.parent.iterdir()) == []
+
+
+CUSTOMIZE = """
+import sys, tempfile, time
+from pathlib import Path
+from boards.commands import customize as module
+from edge_kit.cli import main
+
+def slowly(image, bundle, settings, out, *rest):
+    with tempfile.TemporaryDirectory(prefix=".image-", dir=out.parent) as name:
+        (Path(name) / "edge.img").touch()
+        time.sleep(300)
+
+module.customize_image = slowly
+module.Bundle.open = staticmethod(lambda path: None)
+sys.argv[1:1] = ["image", "customize"]
+sys.exit(main())
+"""
+
+
+def test_terminated_customization_leaves_nothing(tmp_path):
+    config, image, out = tmp_path / "device.toml", tmp_path / "stock.img", tmp_path / "out"
+    config.touch()
+    image.touch()
+    out.mkdir()
+    words = [image, "--bundle", "b", "--config", config, "--out", out / "edge.img"]
+    child = subprocess.Popen([sys.executable, "-c", CUSTOMIZE, *map(str, words)])
+    try:
+        deadline = time.monotonic() + 60
+        while not list(out.glob(".image-*/edge.img")):
+            assert child.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(60) != 0
+    finally:
+        child.kill()
+    assert list(Path(out).iterdir()) == []
