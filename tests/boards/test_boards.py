@@ -21,19 +21,19 @@ def run(*args: str):
     return CliRunner().invoke(image, ["boards", *args], catch_exceptions=False)
 
 
-def test_the_boards_are_those():
+def test_all_boards_are_listed():
     assert board_names() == NAMES
     assert tuple(b.name for b in load_boards()) == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_board_says_what_was_verified_and_what_was_not(name):
+def test_board_says_what_was_verified(name):
     board = load_board(name)
     assert board.booted in ("never", "emulated", "board")
     assert all(claim.how for claim in board.verified)
 
 
-def test_the_same_system_has_the_same_engines_on_every_board():
+def test_system_has_the_same_engines_on_every_board():
     engines: dict[tuple[str, str], set[tuple[str, ...]]] = {}
     for board in load_boards():
         for system in board.systems:
@@ -45,14 +45,14 @@ def test_the_same_system_has_the_same_engines_on_every_board():
     assert engines[("aarch64", "3.13")] == {("onnxruntime", "ai-edge-litert")}
 
 
-def test_a_32_bit_system_is_told_that_it_gets_tflite_runtime_only():
+def test_32_bit_system_has_tflite_runtime_only():
     board = load_board("pi3")
     assert "tflite-runtime only" in board.system("armv7l", "3.11").advice
     assert "no engine has a wheel" in board.system("armv7l", "3.13").advice
     assert board.system("aarch64", "3.11").advice == ""
 
 
-def test_an_unknown_system_or_board_names_those_that_exist():
+def test_unknown_system_or_board_lists_the_known_ones():
     with pytest.raises(UsageError, match=r"take one of: aarch64 with Python 3\.11"):
         load_board("pi4").system("riscv64", "3.11")
     with pytest.raises(UsageError, match="no board 'pi9'; take one of: pi3, pi4"):
@@ -132,7 +132,7 @@ def test_json_has_all_data_and_the_advice():
     assert json.loads(run("pi5", "--json").output)[0]["cpu"]["dotprod"] is True
 
 
-def test_edge_kit_finds_the_group():
+def test_edge_kit_has_the_image_group():
     from edge_kit.cli import cli
 
     done = CliRunner().invoke(cli, ["image", "--help"], catch_exceptions=False)

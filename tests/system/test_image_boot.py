@@ -212,9 +212,7 @@ def time_server() -> Iterator[TimeServer]:
     server.close()
 
 
-def test_raspi3b_waits_for_its_clock_enrols_and_is_answered(
-    raw, secured, time_server, tmp_path
-):
+def test_raspi3b_waits_for_its_clock_enrols_and_is_answered(raw, secured, time_server, tmp_path):
     est, broker, plain = secured
     ca = (est.authority / "root.pem").read_text()
     url = est.url.replace("127.0.0.1", "10.0.2.2")
