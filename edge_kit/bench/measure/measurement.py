@@ -45,6 +45,11 @@ class Configuration:
         return cls(file.path, file.engine, file.role, precision, file.arch, file.size, threads)
 
     @property
+    def work(self) -> dict[str, str]:
+        """Return what a comparison holds equal besides model and threads, as JSON."""
+        return {"role": self.role, "engine": self.engine, "precision": self.precision}
+
+    @property
     def title(self) -> str:
         """Return it for people, without the threads."""
         whole = ", whole model" if self.role == "full" else ""

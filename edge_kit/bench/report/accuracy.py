@@ -46,6 +46,11 @@ class Answers:
     alike: int | None = None
 
 
+def entry_json(entry: Any) -> dict[str, Any]:
+    """Return the JSON keys that every entry of a comparison has."""
+    return {key: getattr(entry, key) for key in ("label", "board", "version", "rank", "unfit")}
+
+
 @dataclass(frozen=True)
 class Accuracy:
     """Answers on one set of photos.
@@ -75,15 +80,9 @@ class Accuracy:
             "photos": self.labelled and len(self.labelled.labels),
             "entries": [
                 {
-                    "label": e.label,
-                    "board": e.board,
-                    "version": e.version,
-                    "engine": e.configuration.engine,
-                    "precision": e.configuration.precision,
-                    "role": e.configuration.role,
+                    **entry_json(e),
+                    **e.configuration.work,
                     "threads": list(e.threads),
-                    "rank": e.rank,
-                    "unfit": e.unfit,
                     "top1": to_json(e.score),
                     "alike": e.alike,
                 }
@@ -109,11 +108,9 @@ def compare_accuracy(reports: Mapping[str, BenchReport]) -> list[Accuracy]:
                 continue
             name = (m.top1_set.sha256, m.top1_set.labels) if m.top1_set else ()
             sets.setdefault(name, m.top1_set)
-            version = f"{report.version}, {m.runtime}" if m.runtime else report.version
             c = m.configuration
-            entry = Answers(
-                label, report.board_name, version, c, (c.threads,), m.top1, m.top1_answers
-            )
+            who = label, report.board_name, report.version_with(m)
+            entry = Answers(*who, c, (c.threads,), m.top1, m.top1_answers)
             _join(found.setdefault(name, []), entry)
     groups = [Accuracy(sets[name], _rank(sets[name], entries)) for name, entries in found.items()]
     return sorted(groups, key=lambda g: not g.ranked)

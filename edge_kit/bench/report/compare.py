@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from edge_kit.bench.measure.measurement import Configuration, Measurement
-from edge_kit.bench.report.accuracy import Accuracy, compare_accuracy
+from edge_kit.bench.report.accuracy import Accuracy, compare_accuracy, entry_json
 from edge_kit.bench.report.report import BenchReport
 from edge_kit.errors import UsageError
 from edge_kit.records import to_json
@@ -38,6 +38,12 @@ class Entry:
     measurement: Measurement
     unfit: str
     rank: int | None = None
+
+    @property
+    def p50(self) -> float:
+        """Median, milliseconds; infinite where it failed."""
+        inference = self.measurement.inference
+        return float("inf") if inference is None else inference.p50
 
 
 @dataclass(frozen=True)
@@ -109,8 +115,7 @@ def compare(reports: Mapping[str, BenchReport]) -> Comparison:
     works: dict[_Work, list[Entry]] = {}
     for label, report in reports.items():
         for m in report.measurements:
-            version = f"{report.version}, {m.runtime}" if m.runtime else report.version
-            entry = Entry(label, report.board_name, version, m, _unfit(m))
+            entry = Entry(label, report.board_name, report.version_with(m), m, _unfit(m))
             works.setdefault(_Work.of(report, m.configuration), []).append(entry)
     groups = [
         Group(work.model[:16], entries[0].measurement.configuration, _rank(work, entries, works))
@@ -145,17 +150,14 @@ def _unfit(m: Measurement) -> str:
 def _rank(
     work: _Work, entries: Sequence[Entry], works: Mapping[_Work, Sequence[Entry]]
 ) -> list[Entry]:
-    fit = sorted((e for e in entries if not e.unfit), key=_p50)
+    fit = sorted((e for e in entries if not e.unfit), key=lambda e: e.p50)
     unfit = [e for e in entries if e.unfit]
     # A bundle may hold two files for one engine: comparing those does not compare boards.
     if len({e.label for e in fit}) < 2:
-        return [*(_with(e, _why_alone(work, e, works), None) for e in fit), *unfit]
-    ranked = []
-    for entry in fit:
-        # One behind all that are faster by more than the tie.
-        faster = sum(_p50(other) * (1 + TIE) < _p50(entry) for other in fit)
-        ranked.append(_with(entry, "", faster + 1))
-    return [*ranked, *unfit]
+        return [*(replace(e, unfit=_why_alone(work, e, works)) for e in fit), *unfit]
+    # One behind all that are faster by more than the tie.
+    ranks = [1 + sum(o.p50 * (1 + TIE) < e.p50 for o in fit) for e in fit]
+    return [*(replace(e, rank=rank) for e, rank in zip(fit, ranks, strict=True)), *unfit]
 
 
 def _why_alone(work: _Work, entry: Entry, works: Mapping[_Work, Sequence[Entry]]) -> str:
@@ -170,32 +172,10 @@ def _why_alone(work: _Work, entry: Entry, works: Mapping[_Work, Sequence[Entry]]
     return "nothing fit to be ranked against it"
 
 
-def _with(e: Entry, unfit: str, rank: int | None) -> Entry:
-    return Entry(e.label, e.board, e.version, e.measurement, unfit, rank)
-
-
-def _p50(entry: Entry) -> float:
-    inference = entry.measurement.inference
-    return float("inf") if inference is None else inference.p50
-
-
 def _group_json(group: Group) -> dict[str, Any]:
-    c = group.configuration
-    return {
-        "model": group.model,
-        "role": c.role,
-        "engine": c.engine,
-        "precision": c.precision,
-        "threads": c.threads,
-        "entries": [
-            {
-                "label": e.label,
-                "board": e.board,
-                "version": e.version,
-                "rank": e.rank,
-                "unfit": e.unfit,
-                "inference_ms": to_json(e.measurement.inference),
-            }
-            for e in group.entries
-        ],
-    }
+    entries = [
+        {**entry_json(e), "inference_ms": to_json(e.measurement.inference)} for e in group.entries
+    ]
+    threads = group.configuration.threads
+    work = group.configuration.work
+    return {"model": group.model, **work, "threads": threads, "entries": entries}

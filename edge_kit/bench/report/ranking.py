@@ -35,22 +35,15 @@ def _answers_line(entry: Answers) -> str:
 
 
 def _lines(group: Group) -> list[str]:
-    ranked = [e for e in group.entries if e.rank is not None]
-    best = min((p50 for e in ranked if (p50 := _p50(e)) is not None), default=None)
+    best = min((e.p50 for e in group.entries if e.rank is not None), default=0.0)
     return [group.title, *(_line(e, best) for e in group.entries)]
 
 
-def _line(entry: Entry, best: float | None) -> str:
-    p50, ratio = _p50(entry), ""
-    place = "-" if entry.rank is None else f"{entry.rank}."
-    if entry.rank is not None and p50 is not None and best:
-        ratio = f"{p50 / best:.2f} x"
-    time = "" if p50 is None else f"{p50:.2f} ms"
+def _line(entry: Entry, best: float) -> str:
+    failed, ranked = entry.measurement.inference is None, entry.rank is not None
+    place = f"{entry.rank}." if ranked else "-"
+    time = "" if failed else f"{entry.p50:.2f} ms"
+    ratio = f"{entry.p50 / best:.2f} x" if ranked and best else ""
     who = f"{entry.label} ({entry.board}; {entry.version})"
     why = f", not ranked: {entry.unfit}" if entry.unfit else ""
     return f"{place:>4}{time:>13}{ratio:>9}  {who}{why}"
-
-
-def _p50(entry: Entry) -> float | None:
-    inference = entry.measurement.inference
-    return None if inference is None else inference.p50

@@ -62,6 +62,10 @@ class BenchReport:
         """Return what people call the board."""
         return str(self.board.get("model") or self.board.get("arch") or "unknown board")
 
+    def version_with(self, measurement: Measurement) -> str:
+        """Return the versions of edge-kit and of an engine."""
+        return ", ".join(filter(None, (self.version, measurement.runtime)))
+
     @property
     def fastest(self) -> Measurement | None:
         """Return the end model with the smallest median; None when none could be measured."""
