@@ -322,9 +322,7 @@ class Outbox:
         return self._stored(row)
 
     def _stored(self, row: Row) -> Result:
-        stored = stored_result(
-            row.sample, row.provisional, row.payload, self._classes, row.stored_at
-        )
+        stored = stored_result(row.sample, row.provisional, len(row.payload), row.stored_at)
         return replace(stored, latency_ms=stored.latency_ms + row.age_s * 1e3)
 
     def _aged(self, sample: Sample) -> Result:

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
-
-from edge_kit.errors import DecodeError
-from edge_kit.wire import split_features
 
 __all__ = ["SCHEMA", "Result", "stored_result"]
 
@@ -112,48 +108,28 @@ class Result:
                 bytes_sent=int(data["bytes_sent"]),
             )
         except (KeyError, TypeError) as error:
-            raise ValueError(f"no result: {error!r}") from None
+            raise ValueError(f"not a stored result: {error!r}") from None
 
 
-def stored_result(
-    sample: bytes, text: str, payload: bytes, classes: Sequence[str], stored_at: float = 0.0
-) -> Result:
+def stored_result(sample: bytes, text: str, nbytes: int, stored_at: float = 0.0) -> Result:
     """Return the device's own answer to a spooled sample.
 
     A line that another version wrote, or that a card damaged, must not stop the samples behind it:
-    the message's header then tells what it knows.
+    its answer is unknown then, until the cloud's comes.
 
     Args:
         sample: Its id, 8 bytes.
         text: What `Result.encode` wrote.
-        payload: The encoded feature message.
-        classes: Class names of the bundle in use.
+        nbytes: Size of the encoded feature message.
         stored_at: Unix time at which it was stored, by a clock that was set; 0 when unknown.
     """
     try:
         return _dated(Result.decode(text), stored_at)
     except ValueError:
-        pass
-    label, entropy, captured_at = 0, 1.0, 0.0
-    name = "unknown"
-    try:
-        header, _codec, _body = split_features(payload)
-        label, entropy, captured_at = header.label, header.entropy, header.captured_at / 1e6
-        name = classes[label] if label < len(classes) else f"class {label}"
-    except DecodeError:
-        pass  # the worker will refuse it as malformed, and it ends so
-    return Result(
-        sample=sample.hex(),
-        source="",
-        index=-1,
-        captured_at=captured_at,
-        label=label,
-        class_name=name,
-        confidence=0.0,
-        entropy=entropy,
-        status="provisional",
-        bytes_sent=len(payload),
-    )
+        return Result(
+            sample.hex(), "", -1, stored_at, 0, "unknown", 0.0, 1.0, bytes_sent=nbytes,
+            status="provisional",
+        )  # fmt: skip
 
 
 def _dated(result: Result, stored_at: float) -> Result:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,6 +35,17 @@ def doubtful(index: int = 0) -> Sample:
     header = FeatureHeader(MODEL, 0, SPEC, bytes(8), 5, 0, 0.9)
     result = Result(None, f"{index}.jpg", index, 1_000_000.0, 0, "red", 0.4, 0.9)
     return Sample(header, np.full(SPEC.shape, index, np.int8), result, ticks=999.0)
+
+
+def spoil(path: Path) -> None:
+    """Overwrite all pages but the first, so that an open connection notices."""
+    with sqlite3.connect(path) as other:
+        other.execute("INSERT INTO counter VALUES ('other', 1)")
+    other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    other.close()
+    with path.open("r+b") as file:
+        file.seek(1024)
+        file.write(b"\xff" * (path.stat().st_size - 1024))
 
 
 class Rig:

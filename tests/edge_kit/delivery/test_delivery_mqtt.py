@@ -75,7 +75,7 @@ def deliver(broker: Mosquitto, path: Path, *samples: Sample) -> tuple[list[Resul
         ("message_size_limit 3000", "ends the connection over it"),
     ],
 )
-def test_a_message_over_the_brokers_limit_stands_and_the_others_arrive(
+def test_message_over_the_brokers_limit_keeps_its_own_answer_and_others_arrive(
     make_mosquitto: Callable[..., Mosquitto], tmp_path, setting, reason, monkeypatch
 ):
     monkeypatch.setattr("edge_kit.link.mqtt.BACKOFF_FIRST_S", 0.05)

@@ -11,6 +11,7 @@ import pytest
 
 from edge_kit.delivery.spool import ID_BLOCK, Outcome, Row, Spool
 from edge_kit.errors import SpoolDamagedError, SpoolError
+from tests.support.rig import spoil
 
 
 class Clock:
@@ -32,7 +33,7 @@ def add(spool: Spool, size: int = 10, provisional: str = "{}") -> bytes:
     return sample
 
 
-def test_a_sample_stays_until_it_is_answered_and_is_counted_once(path):
+def test_sample_stays_until_it_is_answered_and_is_counted_once(path):
     spool = Spool(path)
     sample = add(spool, provisional='{"label": 1}')
     assert spool.get(sample) == Row(sample, bytes(10), '{"label": 1}')
@@ -82,7 +83,7 @@ def test_two_files_give_different_ids(tmp_path):
     two.close()
 
 
-def test_an_almost_used_up_counter_starts_a_new_series_once_empty(path):
+def test_almost_used_up_counter_starts_a_new_series_once_empty(path):
     spool = Spool(path)
     old = spool.next_id()[:4]
     spool._next = spool._reserved = (1 << 31) + 1
@@ -96,7 +97,7 @@ def test_an_almost_used_up_counter_starts_a_new_series_once_empty(path):
     spool.close()
 
 
-def test_when_full_the_oldest_unanswered_gives_way_and_is_counted(path):
+def test_full_spool_evicts_the_oldest_unanswered_sample(path):
     spool = Spool(path, max_bytes=100)
     samples = [add(spool, 40, str(n)) for n in range(2)]
     newest = spool.next_id()
@@ -107,7 +108,7 @@ def test_when_full_the_oldest_unanswered_gives_way_and_is_counted(path):
     spool.close()
 
 
-def test_one_answered_in_the_same_moment_makes_room_before_others_give_way(path):
+def test_sample_answered_in_the_same_commit_makes_room_before_others_are_evicted(path):
     spool = Spool(path, max_bytes=100)
     samples = [add(spool, 40) for _ in range(2)]
     newest = Row(spool.next_id(), bytes(40), "")
@@ -151,7 +152,7 @@ def test_only_one_process_holds_a_spool(path):
 
 
 @pytest.mark.parametrize("damage", ["garbage", "truncated", "middle"])
-def test_a_damaged_file_is_put_aside_counted_and_replaced(path, damage):
+def test_damaged_file_is_put_aside_counted_and_replaced(path, damage):
     spool = Spool(path)
     for _ in range(200):
         add(spool, 500)
@@ -175,7 +176,7 @@ def test_a_damaged_file_is_put_aside_counted_and_replaced(path, damage):
     spool.close()
 
 
-def test_a_newer_schema_is_left_alone(path):
+def test_newer_schema_is_left_alone(path):
     Spool(path).close()
     with sqlite3.connect(path) as db:
         db.execute("UPDATE meta SET value = 99 WHERE key = 'schema'")
@@ -185,7 +186,7 @@ def test_a_newer_schema_is_left_alone(path):
     assert not list(path.parent.glob("*corrupt*"))
 
 
-def test_a_full_disk_raises_a_sentence_stores_nothing_and_recovers(path):
+def test_full_disk_raises_a_sentence_stores_nothing_and_recovers(path):
     spool = Spool(path)
     kept = add(spool)
     pages = spool._file.query("PRAGMA page_count")[0][0]
@@ -219,17 +220,6 @@ def test_spool_in_a_place_that_cannot_be_written_takes_nothing_until_it_opens(tm
 
 def test_spool_path_that_is_a_folder_gets_a_sentence(tmp_path):
     assert "cannot be written" in str(Spool(tmp_path).trouble)
-
-
-def spoil(path: Path) -> None:
-    """Overwrite all pages but the first, so that an open connection notices."""
-    with sqlite3.connect(path) as other:
-        other.execute("INSERT INTO counter VALUES ('other', 1)")
-    other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    other.close()
-    with path.open("r+b") as file:
-        file.seek(1024)
-        file.write(b"\xff" * (path.stat().st_size - 1024))
 
 
 def test_damage_in_use_is_told_from_other_errors_and_the_next_open_puts_the_file_aside(path):

@@ -24,14 +24,14 @@ def launch(window: Window, now: float) -> list[bytes]:
     return gone
 
 
-def test_no_more_than_the_window_goes_out_and_a_result_makes_room(window):
+def test_window_limits_samples_in_flight_and_a_result_makes_room(window):
     window.queue(ids(1, 2, 3, 4, 5, 6))
     assert launch(window, 0) == ids(1, 2, 3, 4)
     assert window.completed(b"\x02", 0.1, result=True) == pytest.approx(0.1)
     assert launch(window, 0.1) == ids(5)
 
 
-def test_a_sample_without_result_is_sent_again_with_growing_waits(window):
+def test_sample_without_result_is_sent_again_with_growing_waits(window):
     window.queue(ids(1))
     waits, now = [], 0.0
     for _ in range(4):
@@ -45,7 +45,7 @@ def test_a_sample_without_result_is_sent_again_with_growing_waits(window):
         assert 2 * 2**index <= wait <= 1.25 * 2 * 2**index
 
 
-def test_a_sample_that_a_worker_passes_on_is_sent_again_without_backoff(window):
+def test_deferred_sample_is_sent_again_without_backoff(window):
     window.queue(ids(1))
     now = 0.0
     for _ in range(10):
@@ -62,7 +62,7 @@ def test_a_sample_that_a_worker_passes_on_is_sent_again_without_backoff(window):
     assert window.timeout_s == 2.0  # the tries of one sample are no slow cloud
 
 
-def test_t_is_three_times_the_p99_of_round_trips_within_its_bounds(window):
+def test_timeout_is_three_times_the_p99_of_round_trips_within_its_bounds(window):
     assert window.timeout_s == 2.0
     for trip in [0.1] * 99 + [3.0]:
         window.queue(ids(1))
@@ -71,7 +71,7 @@ def test_t_is_three_times_the_p99_of_round_trips_within_its_bounds(window):
     assert window.timeout_s == 9.0
 
 
-def test_an_outage_is_no_round_trip(window):
+def test_outage_does_not_count_as_a_round_trip(window):
     window.queue(ids(1))
     launch(window, 0)
     window.expire(10)
@@ -80,7 +80,7 @@ def test_an_outage_is_no_round_trip(window):
     assert window.timeout_s == 6.0
 
 
-def test_a_stubborn_sample_gives_its_slot_back_and_blocks_nobody(window):
+def test_sample_without_answer_gives_its_slot_back(window):
     window.queue(ids(*range(1, 20)))
     stubborn = ids(1, 2)
     answered, now = set(), 0.0
@@ -94,7 +94,7 @@ def test_a_stubborn_sample_gives_its_slot_back_and_blocks_nobody(window):
     assert answered == set(ids(*range(3, 20)))
 
 
-def test_a_silent_cloud_is_only_probed_further_and_further_apart(window):
+def test_silent_cloud_is_only_probed_further_and_further_apart(window):
     window.queue(ids(*range(1, 50)))
     sends = []
     now = 0.0
@@ -112,7 +112,7 @@ def test_a_silent_cloud_is_only_probed_further_and_further_apart(window):
     assert not window.silent and len(launch(window, now)) >= 3
 
 
-def test_a_lost_connection_queues_what_was_not_acknowledged_in_order(window):
+def test_lost_connection_queues_what_was_not_acknowledged_in_order(window):
     window.queue(ids(1, 2, 3, 4, 5))
     launch(window, 0)
     assert window.acknowledged(2) is not None and window.acknowledged(999) is None
@@ -124,13 +124,13 @@ def test_a_lost_connection_queues_what_was_not_acknowledged_in_order(window):
     assert launch(window, 1) == []
 
 
-def test_a_sample_that_is_answered_while_queued_is_not_sent(window):
+def test_sample_that_is_answered_while_queued_is_not_sent(window):
     window.queue(ids(1, 2))
     assert window.completed(b"\x01", 0, result=True) is None
     assert launch(window, 0) == ids(2)
 
 
-def test_what_could_not_be_sent_goes_first_next_time(window):
+def test_sample_that_could_not_be_sent_is_sent_first_next_time(window):
     window.queue(ids(1, 2))
     sample = window.next(0)
     assert sample is not None
@@ -138,7 +138,7 @@ def test_what_could_not_be_sent_goes_first_next_time(window):
     assert launch(window, 0) == ids(1, 2)
 
 
-def test_what_was_given_up_unsent_is_not_remembered(window):
+def test_sample_given_up_before_it_was_sent_is_forgotten(window):
     # a device that is offline for days evicts millions
     window.queue(ids(*range(100)))
     for sample in ids(*range(1, 100)):
@@ -146,7 +146,7 @@ def test_what_was_given_up_unsent_is_not_remembered(window):
     assert window.waiting == 1 and launch(window, 0) == ids(0)
 
 
-def test_what_expired_and_was_then_given_up_is_not_remembered_either(window):
+def test_sample_given_up_after_its_timeout_is_forgotten(window):
     window.queue(ids(1, 2))
     launch(window, 0)
     assert window.expire(100) == 2 and window.waiting == 2

@@ -30,7 +30,7 @@ def test_json_lines_are_all_that_stdout_gets_and_every_frame_is_answered(edge):
     assert "source = " in err and "threshold" in err
 
 
-def test_doubtful_frames_are_finished_by_a_worker(edge, mosquitto, worker):
+def test_low_confidence_frames_are_finished_by_a_worker(edge, mosquitto, worker):
     code, lines, _err = finish(edge("--json", "--broker", mosquitto.url))
     assert code == 0
     expected = {n: ["device final"] for n in range(1, PHOTOS, 2)}
@@ -42,7 +42,7 @@ def test_doubtful_frames_are_finished_by_a_worker(edge, mosquitto, worker):
     assert (run["offloaded"], run["answered"], run["lost"]) == (DOUBTFUL, DOUBTFUL, 0)
 
 
-def test_no_broker_at_all_costs_nothing_and_the_next_run_sends_what_waits(edge, make_mosquitto):
+def test_missing_broker_loses_nothing_and_the_next_run_sends_what_waits(edge, make_mosquitto):
     port = free_port()
     first = edge("--json", "--broker", f"mqtt://127.0.0.1:{port}", "--linger", "0.2")
     code, lines, err = finish(first)
@@ -107,7 +107,7 @@ def test_sigterm_ends_cleanly_and_keeps_what_is_unanswered(edge, mosquitto, tmp_
     spool.close()
 
 
-def test_a_broker_that_vanishes_and_returns_costs_nothing(edge, make_mosquitto):
+def test_broker_that_disappears_and_returns_loses_nothing(edge, make_mosquitto):
     broker = make_mosquitto()
     child = edge("--json", "--broker", broker.url, "--fps", "8")
     lines = [json.loads(child.stdout.readline()) for _ in range(2)]
@@ -145,7 +145,7 @@ def test_tls_with_user_and_certificates_works_end_to_end(
     assert code == 6 and "not signed by a trusted authority" in err
 
 
-def test_two_devices_with_one_id_are_told_and_one_goes_on(edge, mosquitto, tmp_path):
+def test_older_of_two_devices_with_one_id_ends_with_an_error(edge, mosquitto, tmp_path):
     first = edge("--json", "--broker", mosquitto.url, "--fps", "1")
     first.stdout.readline()
     second = edge(
@@ -158,7 +158,7 @@ def test_two_devices_with_one_id_are_told_and_one_goes_on(edge, mosquitto, tmp_p
     assert code == 0 and "another device" not in err
 
 
-def test_a_terminal_gets_one_live_line_and_the_summary(edge):
+def test_terminal_gets_one_live_line_and_the_summary(edge):
     master, slave = pty.openpty()
     child = edge("--fps", "20", stdout=slave)
     os.close(slave)

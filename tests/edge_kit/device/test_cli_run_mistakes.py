@@ -23,7 +23,7 @@ pytestmark = pytest.mark.broker
 ASSETS = Path(__file__).parents[3] / "edge_kit" / "demo" / "assets"
 
 
-def test_a_wrong_password_ends_with_a_sentence_and_nothing_is_lost(edge, make_mosquitto, tmp_path):
+def test_wrong_password_ends_with_a_sentence_and_nothing_is_lost(edge, make_mosquitto, tmp_path):
     broker = make_mosquitto(users={"cam": "right"})
     url = f"mqtt://cam@127.0.0.1:{broker.port}"
     child = edge("--json", "--broker", url, more_env={"EDGE_KIT_PASSWORD": "wrong-secret"})
@@ -37,7 +37,7 @@ def test_a_wrong_password_ends_with_a_sentence_and_nothing_is_lost(edge, make_mo
     spool.close()
 
 
-def test_a_worker_that_refuses_leaves_the_devices_answers_standing(edge, mosquitto, tmp_path):
+def test_worker_that_refuses_keeps_the_devices_answers(edge, mosquitto, tmp_path):
     worker = Worker(mosquitto, refusal=Refusal.UNKNOWN_MODEL)
     code, lines, _err = finish(edge("--json", "--broker", mosquitto.url))
     worker.stop()
@@ -71,7 +71,7 @@ def damaged(bundle: Path, out: Path, how: str) -> Path:
         ("packed and truncated", "is not a valid bundle file"),
     ],
 )
-def test_a_damaged_bundle_is_refused_and_the_spool_stays_as_it_was(
+def test_damaged_bundle_is_refused_and_the_spool_stays_as_it_was(
     edge, tiny_bundle, tmp_path, how, sentence
 ):
     nobody = ("--broker", f"mqtt://127.0.0.1:{free_port()}", "--linger", "0", "--json")
@@ -85,7 +85,7 @@ def test_a_damaged_bundle_is_refused_and_the_spool_stays_as_it_was(
     spool.close()
 
 
-def test_an_unreadable_photo_is_skipped_in_a_folder_and_an_error_alone(
+def test_unreadable_photo_is_skipped_in_a_folder_and_an_error_by_itself(
     edge, photo_folder, tmp_path
 ):
     some = tmp_path / "some"
@@ -103,7 +103,7 @@ def test_an_unreadable_photo_is_skipped_in_a_folder_and_an_error_alone(
     spool.close()
 
 
-def test_a_reader_that_leaves_ends_the_run_quietly(edge):
+def test_reader_that_leaves_ends_the_run_quietly(edge):
     child = edge("--json", "--fps", "20")
     child.stdout.readline()
     child.stdout.close()
@@ -123,7 +123,7 @@ def test_output_on_a_full_disk_gets_a_sentence_and_loses_no_sample(edge, mosquit
     spool.close()
 
 
-def test_a_closed_output_is_refused_before_anything_takes_its_number(edge, tmp_path):
+def test_closed_output_is_refused_before_a_file_takes_its_descriptor(edge, tmp_path):
     child = edge("--broker", "mqtt://127.0.0.1:1", stdout=None, preexec_fn=lambda: os.close(1))
     _out, err = child.communicate(timeout=WAIT_S)
     assert child.returncode == 2 and "standard output is closed" in err
@@ -131,7 +131,7 @@ def test_a_closed_output_is_refused_before_anything_takes_its_number(edge, tmp_p
 
 
 @pytest.mark.parametrize("form", ["--json", ""])
-def test_names_that_are_no_unicode_reach_any_output_and_the_spool(edge, mosquitto, tmp_path, form):
+def test_names_that_are_not_unicode_reach_any_output_and_the_spool(edge, mosquitto, tmp_path, form):
     odd = tmp_path / "odd"
     odd.mkdir()
     for name in (b"\xff.png", "\u00fc\n.png".encode()):
@@ -166,14 +166,14 @@ def test_names_that_are_no_unicode_reach_any_output_and_the_spool(edge, mosquitt
         (("--bundle", "elsewhere"), 2, "given twice"),
     ],
 )
-def test_a_mistake_gets_a_sentence_an_exit_code_and_no_traceback(edge, args, code, sentence):
+def test_mistake_gets_a_sentence_an_exit_code_and_no_traceback(edge, args, code, sentence):
     child = edge(*args)
     _out, err = child.communicate(timeout=WAIT_S)
     assert (child.returncode, "Traceback" in err) == (code, False)
     assert sentence in err and "secret" not in err
 
 
-def test_messages_over_the_brokers_limit_stand_with_the_reason(edge, make_mosquitto):
+def test_run_whose_every_message_is_too_large_ends_with_6(edge, make_mosquitto):
     # The shipped bundle's messages of 600 bytes: the tiny one's are smaller than a CONNECT packet.
     broker = make_mosquitto(extra="max_packet_size 500")
     photos = ASSETS / "photos" / "skirt"

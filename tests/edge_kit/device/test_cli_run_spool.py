@@ -21,8 +21,8 @@ from edge_kit.delivery.spool import Spool
 from edge_kit.link import Delivery, Subscription
 from edge_kit.link.mqtt import MqttLink
 from edge_kit.wire import Topics
-from tests.edge_kit.delivery.test_spool import spoil
 from tests.support.device import WAIT_S, finish, kinds
+from tests.support.rig import spoil
 
 pytestmark = pytest.mark.broker
 

@@ -25,19 +25,19 @@ def test_flags_win_over_environment_over_file_over_defaults(toml):
     }  # fmt: skip
 
 
-def test_the_file_may_be_named_by_the_environment(toml):
+def test_file_may_be_named_by_the_environment(toml):
     toml.write_text("window = 4\n")
     assert resolve({}, {"EDGE_KIT_CONFIG": str(toml)}).window == 4
 
 
-def test_a_camera_flag_overrules_the_source_of_a_file(toml):
+def test_camera_flag_overrules_the_source_of_a_file(toml):
     toml.write_text('source = "photos"\ntarget_offload = 0.3\n')
     config = resolve({"camera": "auto", "threshold": 0.2}, {}, toml)
     assert config.source is None and config.target_offload is None
     assert "source" not in config.origins
 
 
-def test_a_camera_may_be_true_a_number_or_a_device(toml):
+def test_camera_may_be_true_a_number_or_a_device(toml):
     for text, camera in (
         ("true", "auto"),
         ("false", None),
@@ -70,19 +70,19 @@ def test_a_camera_may_be_true_a_number_or_a_device(toml):
         ("= broken", {}, "cannot be read"),
     ],
 )
-def test_nonsense_gets_a_sentence(toml, text, env, sentence):
+def test_invalid_value_is_an_error_that_names_it(toml, text, env, sentence):
     toml.write_text(text + "\n")
     with pytest.raises(ConfigError, match=sentence) as caught:
         resolve({}, env, toml)
     assert caught.value.exit_code == 2
 
 
-def test_a_missing_file_gets_a_sentence(tmp_path):
+def test_missing_file_is_an_error_that_names_it(tmp_path):
     with pytest.raises(ConfigError, match="no configuration file"):
         resolve({}, {}, tmp_path / "none.toml")
 
 
-def test_the_password_comes_from_a_file_or_the_environment_and_is_never_shown(tmp_path):
+def test_password_comes_from_a_file_or_the_environment_and_is_never_shown(tmp_path):
     secret = tmp_path / "secret"
     secret.write_text("hunter2\n")
     broker = {"broker": "mqtts://cam@host"}
@@ -97,14 +97,14 @@ def test_the_password_comes_from_a_file_or_the_environment_and_is_never_shown(tm
         resolve(broker | {"password_file": tmp_path / "none"}, {})
 
 
-def test_what_a_cameras_address_says_of_its_user_is_never_shown():
+def test_user_and_password_in_a_cameras_address_are_never_shown():
     address = "rtsp://admin:hunter2@cam/live"
     config = resolve({"camera": address}, {})
     assert config.camera == address
     assert config.lines() == ["camera = rtsp://***@cam/live (command line)"]
 
 
-def test_a_user_without_a_home_may_still_run(monkeypatch):
+def test_user_without_a_home_may_still_run(monkeypatch):
     monkeypatch.setattr("os.path.expanduser", lambda path: path)
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     assert resolve({"device_id": "cam"}, {}).spool == Path("/var/lib/edge-kit/cam/spool.db")
@@ -122,7 +122,7 @@ def test_spool_is_in_the_state_folder_of_the_service_or_the_user(monkeypatch):
     assert spool({}) == "/s/edge-kit/cam/spool.db"
 
 
-def test_the_device_id_defaults_to_the_host_made_fit(monkeypatch):
+def test_device_id_defaults_to_the_host_name_with_valid_characters(monkeypatch):
     monkeypatch.setattr("socket.gethostname", lambda: "pi zero/ü" + "x" * 100)
     config = resolve({}, {})
     assert config.device_id.startswith("pi-zero--x") and len(config.device_id) == 64

@@ -107,7 +107,7 @@ class Cloud:
             self._thread.join(WAIT_S)
 
 
-def test_without_a_broker_sure_answers_are_final_and_doubtful_ones_stand():
+def test_low_confidence_answers_are_kept_without_a_broker():
     sink = ListSink()
     dev = device(images(100, 0, 100), sink)
     dev.run()
@@ -119,7 +119,7 @@ def test_without_a_broker_sure_answers_are_final_and_doubtful_ones_stand():
     assert dev.counters == DeviceCounters(frames=3, device=2, standing=1)
 
 
-def test_doubtful_frames_get_a_provisional_and_then_a_cloud_answer(tmp_path):
+def test_low_confidence_frames_get_a_provisional_and_then_a_cloud_answer(tmp_path):
     sink = ListSink()
     cloud = Cloud(tmp_path / "s.db", sink)
     dev = device(images(100, 0, 1, 100, 0), sink)
@@ -145,7 +145,7 @@ def test_doubtful_frames_get_a_provisional_and_then_a_cloud_answer(tmp_path):
     assert {"preprocess", "engine", "decide", "emit", "hand over"} <= dev.stages.medians_ms().keys()
 
 
-def test_what_a_stopped_run_leaves_goes_first_in_the_next(tmp_path):
+def test_samples_of_a_stopped_run_are_sent_first_in_the_next(tmp_path):
     sink = ListSink()
     silent = Cloud(tmp_path / "s.db", sink, answers=False)
     silent.courier.start()
@@ -166,7 +166,7 @@ def test_what_a_stopped_run_leaves_goes_first_in_the_next(tmp_path):
     assert cloud.courier.backlog().lost == 0
 
 
-def test_a_limit_ends_the_run_after_so_many_frames():
+def test_limit_ends_the_run_after_so_many_frames():
     sink = ListSink()
     source = images(*[100] * 10)
     device(source, sink).run(limit=3)
@@ -182,14 +182,14 @@ def test_stop_ends_the_run_and_closes_the_source():
     assert dev.counters.frames == 1 and source.closed and dev.stopped
 
 
-def test_a_reader_that_went_away_ends_the_run():
+def test_reader_that_went_away_ends_the_run():
     sink = ListSink(broken=True)
     dev = device(images(*[100] * 10), sink)
     dev.run()
     assert dev.counters.frames == 1
 
 
-def test_a_broker_that_refuses_us_from_the_start_ends_the_run_with_its_sentence(tmp_path):
+def test_broker_that_refuses_us_from_the_start_ends_the_run_with_its_sentence(tmp_path):
     sink = ListSink()
     cloud = Cloud(tmp_path / "s.db", sink, answers=False)
     error = LinkError("the broker refuses this user")
@@ -205,7 +205,7 @@ def test_a_broker_that_refuses_us_from_the_start_ends_the_run_with_its_sentence(
     assert all(r.status == "provisional" for r in sink.results)
 
 
-def test_a_connection_that_ends_for_good_later_lets_the_device_go_on(tmp_path):
+def test_connection_that_ends_for_good_later_lets_the_device_go_on(tmp_path):
     sink = ListSink()
     cloud = Cloud(tmp_path / "s.db", sink)
     cloud.courier.start()
@@ -222,7 +222,7 @@ def test_a_connection_that_ends_for_good_later_lets_the_device_go_on(tmp_path):
 
 
 @pytest.mark.parametrize(("lost_first", "starts"), [(True, 2), (False, 1)])
-def test_a_refusal_is_tried_again_much_later_and_a_taken_session_never(
+def test_refused_connection_is_tried_again_later_and_a_taken_session_never(
     tmp_path, monkeypatch, lost_first, starts
 ):
     monkeypatch.setattr("edge_kit.delivery.courier.RECONNECT_MAX_S", 0.0)
@@ -250,7 +250,7 @@ def test_a_refusal_is_tried_again_much_later_and_a_taken_session_never(
     assert min(len(started), 2) == starts and cloud.courier.fatal is not None
 
 
-def test_losing_and_finding_the_broker_is_said_once_each(tmp_path):
+def test_lost_and_restored_connection_are_reported_once_each(tmp_path):
     sink = ListSink()
     cloud = Cloud(tmp_path / "s.db", sink)
     cloud.courier.start()
@@ -269,7 +269,7 @@ def test_losing_and_finding_the_broker_is_said_once_each(tmp_path):
     ]  # fmt: skip
 
 
-def test_a_spool_that_fails_and_recovers_is_said_once_each_and_remembered(tmp_path):
+def test_failed_and_repaired_spool_are_reported_once_each(tmp_path):
     sink = ListSink()
     cloud = Cloud(tmp_path / "s.db", sink)
     settle, full = cloud.spool.settle, threading.Event()
@@ -297,7 +297,7 @@ def test_a_spool_that_fails_and_recovers_is_said_once_each_and_remembered(tmp_pa
     assert cloud.courier.trouble is not None  # the exit code tells
 
 
-def test_an_engine_that_fails_raises_out_of_the_run():
+def test_engine_that_fails_raises_out_of_the_run():
     class Broken(FakeModel):
         def infer(self, pixels):
             raise EngineError("it broke")
@@ -306,7 +306,7 @@ def test_an_engine_that_fails_raises_out_of_the_run():
         device(images(0), ListSink(), Broken()).run()
 
 
-def test_an_error_on_the_couriers_thread_reaches_the_caller(tmp_path):
+def test_error_on_the_couriers_thread_reaches_the_caller(tmp_path):
     sink = ListSink()
     cloud = Cloud(tmp_path / "s.db", sink, answers=False)
 

@@ -15,7 +15,7 @@ ASKING = replace(FINAL, sample="00" * 8, status="provisional", bytes_sent=70)
 CLOUD = replace(ASKING, tier="cloud", status="final", round_trip_ms=12.5)
 
 
-def test_a_result_survives_its_json_form():
+def test_result_survives_its_json_form():
     for result in (FINAL, ASKING, CLOUD):
         again = Result.decode(result.encode())
         assert replace(again, confidence=result.confidence) == result
@@ -23,7 +23,7 @@ def test_a_result_survives_its_json_form():
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"sample": null}', "null"])
-def test_text_that_is_no_result_is_a_value_error(text):
+def test_text_that_is_not_a_result_is_a_value_error(text):
     with pytest.raises(ValueError):
         Result.decode(text)
 
@@ -38,7 +38,7 @@ def test_json_lines_hold_results_and_end_with_the_summary():
     assert json.loads(last) == {"schema": 1, "summary": {"run": {"frames": 1}}}
 
 
-def test_plain_lines_say_who_answered_and_what_is_doubtful():
+def test_plain_lines_name_the_tier_and_a_low_confidence():
     stream = io.StringIO()
     sink = PlainLines(stream)
     for result in (FINAL, ASKING, CLOUD, replace(ASKING, status="standing", reason="too old")):
@@ -52,7 +52,7 @@ def test_plain_lines_say_who_answered_and_what_is_doubtful():
     ]
 
 
-def test_the_live_line_is_drawn_at_most_ten_times_a_second_and_counts_all():
+def test_live_line_is_drawn_at_most_ten_times_a_second_and_counts_all():
     stream = io.StringIO()
     now = [0.0]
     sink = LiveLine(stream, clock=lambda: now[0])
@@ -71,7 +71,7 @@ def test_the_live_line_is_drawn_at_most_ten_times_a_second_and_counts_all():
 
 
 @pytest.mark.parametrize("error", [BrokenPipeError(), ValueError("closed")])
-def test_a_reader_that_left_breaks_the_sink_quietly(error):
+def test_reader_that_left_breaks_the_sink_quietly(error):
     class Gone(io.StringIO):
         writes = 0
 

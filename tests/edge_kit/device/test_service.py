@@ -27,7 +27,7 @@ def service(**flags) -> tuple[Service, list[str], io.StringIO]:
     return Service(config, JsonLines(stream), reports.append), reports, stream
 
 
-def test_a_service_runs_a_photo_through_a_real_engine(tiny_bundle, photo, monkeypatch, tmp_path):
+def test_service_runs_a_photo_through_a_real_engine(tiny_bundle, photo, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     ready, reports, stream = service(bundle=tiny_bundle.root, source=photo)
     summary = ready.run()
@@ -36,7 +36,7 @@ def test_a_service_runs_a_photo_through_a_real_engine(tiny_bundle, photo, monkey
     assert '"class":"red"' in stream.getvalue() and reports == []
 
 
-def test_what_is_missing_gets_a_sentence(tiny_bundle, photo, tmp_path):
+def test_missing_file_is_an_error_that_names_it(tiny_bundle, photo, tmp_path):
     with pytest.raises(UsageError, match="no bundle is given"):
         service(source=photo)
     with pytest.raises(BundleError, match="there is no bundle"):
@@ -47,7 +47,7 @@ def test_what_is_missing_gets_a_sentence(tiny_bundle, photo, tmp_path):
         service(bundle=tiny_bundle.root, source=tmp_path / "none")
 
 
-def test_the_threshold_is_the_bundles_or_the_users_or_from_the_curve(tiny_bundle):
+def test_threshold_is_the_bundles_or_the_users_or_from_the_curve(tiny_bundle):
     assert choose_rule(tiny_bundle, None, None) == tiny_bundle.split.exit
     assert choose_rule(tiny_bundle, -1.0, None).threshold == -1.0
     # The tiny bundle's curve answers a share of T on the device.

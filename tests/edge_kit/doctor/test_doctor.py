@@ -40,7 +40,7 @@ def write(root, name: str, text: str) -> None:
     (root / name).write_text(text)
 
 
-def test_a_raspberry_pi_is_known_by_its_device_tree(tmp_path):
+def test_raspberry_pi_is_known_by_its_device_tree(tmp_path):
     write(tmp_path, "proc/device-tree/model", "Raspberry Pi 4 Model B Rev 1.4\0")
     write(tmp_path, "proc/meminfo", "MemTotal: 3884328 kB\nMemAvailable: 3000000 kB\nOdd\n")
     write(tmp_path, "etc/os-release", 'NAME=x\nPRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\n')
@@ -59,7 +59,7 @@ def test_a_raspberry_pi_is_known_by_its_device_tree(tmp_path):
         assert words in check.detail
 
 
-def test_a_pc_is_known_by_dmi_and_nothing_is_no_error(tmp_path):
+def test_pc_is_known_by_dmi_and_missing_files_are_not_an_error(tmp_path):
     assert read_board(tmp_path / "empty").model == ""
     assert read_board(tmp_path / "empty").memory == 0
     assert "unknown model" in check_board(read_board(tmp_path / "empty")).detail
@@ -85,7 +85,7 @@ def test_engines_that_work_have_versions():
     assert not checks["engine onnx"].hint
 
 
-def test_a_missing_engine_is_a_note_when_another_works(monkeypatch):
+def test_missing_engine_is_a_note_when_another_works(monkeypatch):
     without(monkeypatch, "tflite_runtime", "ai_edge_litert")
     checks = {c.name: c for c in check_engines(lambda _module: "")}
     assert checks["engine onnx"].ok is True
@@ -93,7 +93,7 @@ def test_a_missing_engine_is_a_note_when_another_works(monkeypatch):
     assert checks["engine tflite"].hint == "pip install 'edge-kit[tflite]'"
 
 
-def test_a_32_bit_system_is_not_sent_after_an_engine_without_wheels(monkeypatch):
+def test_32_bit_system_is_not_sent_after_an_engine_without_wheels(monkeypatch):
     without(monkeypatch, "onnxruntime")
     monkeypatch.setattr("edge_kit.doctor.engines.machine_arch", lambda: "armv7l")
     onnx = next(c for c in check_engines(lambda _module: "") if c.name == "engine onnx")
@@ -108,7 +108,7 @@ def test_no_engine_at_all_fails(monkeypatch):
     assert "edge-kit[onnx]" in checks[0].hint
 
 
-def test_an_engine_that_dies_says_how():
+def test_engine_that_dies_says_how():
     def run(module):
         return "dies with an illegal instruction on this CPU" if module == "onnxruntime" else ""
 
@@ -139,7 +139,7 @@ def test_import_that_hangs_is_given_up(monkeypatch):
 # the bundle
 
 
-def test_a_sound_bundle_runs(tmp_path):
+def test_sound_bundle_runs(tmp_path):
     make_bundle(tmp_path / "b")
     found = list(check_bundle(tmp_path / "b"))
     assert [c.ok for c in found] == [True, True]
@@ -158,7 +158,7 @@ def test_labelled_photos_are_told_and_a_broken_index_fails(tmp_path):
     assert "photos.json" in check.detail and check.hint == "export it again"
 
 
-def test_a_tampered_bundle_fails(tmp_path):
+def test_tampered_bundle_fails(tmp_path):
     bundle = make_bundle(tmp_path / "b")
     with bundle.path(bundle.end_files()[0]).open("ab") as file:
         file.write(b"x")
@@ -168,7 +168,7 @@ def test_a_tampered_bundle_fails(tmp_path):
     assert check.hint == "copy the bundle again"
 
 
-def test_a_bundle_that_no_engine_runs_fails(tmp_path):
+def test_bundle_that_no_engine_runs_fails(tmp_path):
     make_bundle(tmp_path / "b")
     found = list(check_bundle(tmp_path / "b", lambda *_a: ProbeResult(False, error="it dies")))
     assert found[1].ok is False
@@ -178,13 +178,13 @@ def test_a_bundle_that_no_engine_runs_fails(tmp_path):
 # cameras, clock, disk
 
 
-def test_a_board_without_camera_is_told_and_well(tmp_path):
+def test_board_without_camera_is_a_note(tmp_path):
     (check,) = check_cameras(tmp_path)
     assert check.ok is None
     assert "picamera2" in check.detail
 
 
-def test_a_camera_that_may_not_be_opened_is_a_note(tmp_path):
+def test_camera_that_may_not_be_opened_is_a_note(tmp_path):
     (tmp_path / "video0").touch()
     (check,) = check_cameras(tmp_path)
     assert check.ok is None
@@ -217,23 +217,23 @@ def test_picamera2_is_listed(tmp_path, monkeypatch):
     ("answer", "ok", "words"),
     [(True, True, "synchronised"), (False, None, "not synchronised"), (None, None, "be told")],
 )
-def test_the_clock(answer, ok, words):
+def test_clock_synchronised_is_ok_and_anything_else_a_note(answer, ok, words):
     check = check_clock(lambda: answer)
     assert check.ok is ok
     assert words in check.detail
 
 
-def test_a_clock_that_was_never_set_fails():
+def test_clock_that_was_never_set_fails():
     check = check_clock(lambda: True, now=lambda: 0.0)
     assert check.ok is False
     assert "1970-01-01" in check.detail
 
 
-def test_the_kernel_is_asked():
+def test_kernel_is_asked():
     assert clock_synchronised() in (True, False, None)
 
 
-def test_the_disk(tmp_path, monkeypatch):
+def test_disk_with_little_room_is_a_note_and_a_full_one_fails(tmp_path, monkeypatch):
     assert check_disk(tmp_path / "not" / "yet" / "spool.db").ok is True
 
     class Usage:
@@ -270,7 +270,7 @@ def test_all_well_is_zero(invoke, tmp_path):
     assert "ok    bundle: tiny" in result.output
 
 
-def test_a_failure_is_not_zero_and_has_a_hint(invoke, tmp_path):
+def test_failure_is_not_zero_and_has_a_hint(invoke, tmp_path):
     result = invoke("--bundle", tmp_path / "none")
     assert result.exit_code == 1
     assert "FAIL  bundle" in result.output
@@ -278,7 +278,7 @@ def test_a_failure_is_not_zero_and_has_a_hint(invoke, tmp_path):
     assert "checks failed" in result.output
 
 
-def test_json(invoke, tmp_path):
+def test_json_holds_all_checks(invoke, tmp_path):
     make_bundle(tmp_path / "b")
     result = invoke("--bundle", tmp_path / "b", "--json")
     data = json.loads(result.stdout)
@@ -288,14 +288,14 @@ def test_json(invoke, tmp_path):
     assert set(data["checks"][0]) == {"name", "ok", "detail", "hint"}
 
 
-def test_a_broker_that_is_not_there_fails(invoke):
+def test_broker_that_is_not_there_fails(invoke):
     result = invoke("--broker", f"mqtt://127.0.0.1:{free_port()}", "--json")
     assert result.exit_code == 1
     (broker,) = [c for c in json.loads(result.stdout)["checks"] if c["name"] == "broker"]
     assert broker["ok"] is False
 
 
-def test_a_password_comes_from_a_file_or_the_environment(invoke, tmp_path, monkeypatch):
+def test_password_comes_from_a_file_or_the_environment(invoke, tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr(
         "edge_kit.doctor.examination.check_broker",

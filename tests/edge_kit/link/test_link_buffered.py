@@ -79,7 +79,7 @@ def test_what_was_read_ahead_is_handled_before_the_connection_counts_as_lost():
     assert received([b"".join(map(publish, want))]) == want
 
 
-def test_a_packet_larger_than_what_is_read_ahead_arrives_between_small_ones():
+def test_packet_larger_than_what_is_read_ahead_arrives_between_small_ones():
     want = [b"a", bytes(3 * READ_AHEAD), b"b", bytes(READ_AHEAD), b"c"]
     assert received([b"".join(map(publish, want))]) == want
 
@@ -93,7 +93,7 @@ def test_reading_ahead_is_in_force(monkeypatch):
 
 
 @pytest.mark.broker
-def test_a_burst_over_tls_arrives(make_mosquitto, certificates):
+def test_burst_over_tls_arrives(make_mosquitto, certificates):
     broker = make_mosquitto(tls=certificates)
     link = MqttLink(broker.address, "reader", [Subscription("t", qos=0)])
     link.start()

@@ -44,7 +44,7 @@ def connect() -> Iterator[Callable[..., MqttLink]]:
         link.stop()
 
 
-def test_a_message_arrives_with_its_properties_and_is_acknowledged(mosquitto, connect):
+def test_message_arrives_with_its_properties_and_is_acknowledged(mosquitto, connect):
     inbox = connect(mosquitto.address, "inbox", "a/b")
     assert expect(inbox, Connected) == Connected(1, False, 0)
     outbox = connect(mosquitto.address, "outbox")
@@ -59,7 +59,7 @@ def test_a_message_arrives_with_its_properties_and_is_acknowledged(mosquitto, co
     assert (got.correlation, got.response_topic) == (b"id", "r")
 
 
-def test_an_unacknowledged_message_of_a_lasting_session_comes_again(mosquitto, connect):
+def test_unacknowledged_message_of_a_lasting_session_comes_again(mosquitto, connect):
     options = {"clean_start": False, "session_expiry": 3600}
     first = connect(mosquitto.address, "inbox", "t", **options)
     expect(first, Connected)
@@ -79,7 +79,7 @@ def test_an_unacknowledged_message_of_a_lasting_session_comes_again(mosquitto, c
     assert expect(second, Delivery).payload == b"2"
 
 
-def test_an_ack_of_an_earlier_connection_is_void(mosquitto, connect):
+def test_ack_of_an_earlier_connection_is_void(mosquitto, connect):
     link = connect(mosquitto.address, "inbox", "t", clean_start=False, session_expiry=3600)
     expect(link, Connected)
     link.publish("t", b"x")
@@ -124,7 +124,7 @@ def test_more_messages_than_the_window_all_arrive_in_order(mosquitto, connect):
     assert [int(expect(inbox, Delivery).payload) for _ in tokens] == list(range(200))
 
 
-def test_a_broker_with_a_smaller_window_is_obeyed(make_mosquitto, connect):
+def test_broker_with_a_smaller_window_is_obeyed(make_mosquitto, connect):
     broker = make_mosquitto(extra="max_inflight_messages 3")
     link = connect(broker.address, "device", "t", receive_maximum=3)
     assert expect(link, Connected).generation == 1
@@ -143,7 +143,7 @@ def test_tcp_nodelay_is_set(mosquitto, connect):
     assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
 
 
-def test_a_session_taken_over_is_fatal_and_not_fought_for(connect):
+def test_session_taken_over_is_fatal_without_a_reconnection(connect):
     # mosquitto 2.0 closes the older connection without saying why; other brokers send 0x8E.
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(WAIT_S)
@@ -158,7 +158,7 @@ def test_a_session_taken_over_is_fatal_and_not_fought_for(connect):
     assert not link._thread.is_alive()
 
 
-def test_the_will_is_published_after_a_crash_and_not_after_a_goodbye(mosquitto, connect):
+def test_will_is_published_after_a_crash_and_not_after_a_goodbye(mosquitto, connect):
     watcher = connect(mosquitto.address, "watcher", "status", "done")
     expect(watcher, Connected)
     polite = connect(mosquitto.address, "polite", will=Will("status", b"polite"))
@@ -172,7 +172,7 @@ def test_the_will_is_published_after_a_crash_and_not_after_a_goodbye(mosquitto, 
     assert expect(watcher, Delivery).payload == b"rude"
 
 
-def test_a_refused_subscription_is_fatal(connect):
+def test_refused_subscription_is_fatal(connect):
     # mosquitto's access list accepts the subscription and stays silent; other brokers send 0x87.
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(WAIT_S)
@@ -188,7 +188,7 @@ def test_a_refused_subscription_is_fatal(connect):
     assert gone.fatal and "subscription to secret (Not authorized)" in str(gone.error)
 
 
-def test_a_wrong_password_is_fatal_with_a_sentence(make_mosquitto, connect):
+def test_wrong_password_is_fatal_with_a_sentence(make_mosquitto, connect):
     broker = make_mosquitto(users={"cam": "right"})
     url = f"mqtt://cam@127.0.0.1:{broker.port}"
     good = connect(BrokerAddress.parse(url, password="right"), "good")
@@ -199,7 +199,7 @@ def test_a_wrong_password_is_fatal_with_a_sentence(make_mosquitto, connect):
     assert "wrong" not in repr(bad.broker)
 
 
-def test_a_message_over_the_brokers_packet_limit_is_refused_and_the_link_lives(
+def test_message_over_the_brokers_packet_limit_is_refused_and_the_link_lives(
     make_mosquitto, connect
 ):
     broker = make_mosquitto(extra="max_packet_size 1000")
@@ -212,7 +212,7 @@ def test_a_message_over_the_brokers_packet_limit_is_refused_and_the_link_lives(
     assert len(expect(link, Delivery).payload) == 100
 
 
-def test_a_refused_publish_says_why(make_mosquitto, connect):
+def test_refused_publish_says_why(make_mosquitto, connect):
     broker = make_mosquitto(acl="topic readwrite mine/#\n")
     link = connect(broker.address, "device")
     expect(link, Connected)
@@ -248,7 +248,7 @@ def test_tls_with_the_right_authority_connects(certificates, make_mosquitto, con
         ("expired", "ca.pem", "has expired"),
     ],
 )
-def test_a_wrong_server_certificate_is_fatal_with_a_sentence(
+def test_wrong_server_certificate_is_fatal_with_a_sentence(
     certificates, make_mosquitto, connect, server, ca, sentence
 ):
     broker = tls_broker(certificates, make_mosquitto, server)
@@ -264,7 +264,7 @@ def test_a_wrong_server_certificate_is_fatal_with_a_sentence(
         ("stranger", "does not accept this client's certificate"),
     ],
 )
-def test_a_missing_or_foreign_client_certificate_is_fatal_with_a_sentence(
+def test_missing_or_foreign_client_certificate_is_fatal_with_a_sentence(
     certificates, make_mosquitto, connect, client, sentence
 ):
     broker = tls_broker(certificates, make_mosquitto, "server", client_certs=True)
@@ -276,7 +276,7 @@ def test_a_missing_or_foreign_client_certificate_is_fatal_with_a_sentence(
     assert gone.fatal and sentence in str(gone.error)
 
 
-def test_the_right_client_certificate_connects(certificates, make_mosquitto, connect):
+def test_right_client_certificate_connects(certificates, make_mosquitto, connect):
     broker = tls_broker(certificates, make_mosquitto, "server", client_certs=True)
     address = BrokerAddress.parse(
         broker.url,
@@ -293,19 +293,19 @@ def test_tls_towards_a_plain_port_gets_a_sentence(mosquitto, connect):
     assert "TLS" in error or "lost" in error
 
 
-def test_a_useless_ca_file_is_fatal_with_a_sentence(tmp_path, connect):
+def test_unreadable_ca_file_is_fatal_with_a_sentence(tmp_path, connect):
     (tmp_path / "ca.pem").write_text("no certificate")
     address = BrokerAddress("127.0.0.1", free_port(), tls=True, ca=tmp_path / "ca.pem")
     gone = expect(connect(address, "device"), Disconnected)
     assert gone.fatal and "cannot be used" in str(gone.error)
 
 
-def test_an_unknown_host_gets_a_sentence(connect):
+def test_unknown_host_gets_a_sentence(connect):
     gone = expect(connect(BrokerAddress("no-such-host.invalid", 1883), "device"), Disconnected)
     assert not gone.fatal and "cannot be resolved" in str(gone.error)
 
 
-def test_a_port_that_talks_something_else_ends_the_attempt_not_the_link(connect, monkeypatch):
+def test_port_that_talks_something_else_ends_the_attempt_not_the_link(connect, monkeypatch):
     monkeypatch.setattr(mqtt_module, "BACKOFF_FIRST_S", 0.01)
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(WAIT_S)
@@ -319,7 +319,7 @@ def test_a_port_that_talks_something_else_ends_the_attempt_not_the_link(connect,
 
 
 @pytest.mark.parametrize("reply", [b"", b"HTTP/1.1 400 what is this\r\n\r\n", b"SSH-2.0-x\r\n"])
-def test_a_port_that_is_no_brokers_gets_a_sentence(connect, reply):
+def test_port_without_a_broker_is_an_error_that_says_so(connect, reply):
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(WAIT_S)
         link = connect(BrokerAddress("127.0.0.1", server.getsockname()[1]), "device")
@@ -331,7 +331,7 @@ def test_a_port_that_is_no_brokers_gets_a_sentence(connect, reply):
         assert not gone.fatal and "MQTT broker" in str(gone.error)
 
 
-def test_an_exception_in_a_callback_is_reported_not_swallowed(mosquitto, connect, caplog):
+def test_exception_in_a_callback_is_reported_not_swallowed(mosquitto, connect, caplog):
     link = connect(mosquitto.address, "device", "t")
     expect(link, Connected)
     link._connection._on_message(None, None, object())
@@ -379,7 +379,7 @@ def test_addresses_are_read(url, host, port, tls, user):
         ("mqtt://broker/path", "is not valid"),
     ],
 )
-def test_senseless_addresses_are_refused_without_showing_a_password(url, sentence):
+def test_invalid_addresses_are_refused_without_showing_a_password(url, sentence):
     with pytest.raises(ConfigError, match=sentence) as caught:
         BrokerAddress.parse(url)
     assert "hunter2" not in str(caught.value)

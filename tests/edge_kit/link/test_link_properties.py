@@ -17,7 +17,7 @@ GIVEN = {
 @pytest.mark.parametrize(
     "names", [[], ["expiry_s"], ["correlation"], ["response_topic", "correlation"], list(GIVEN)]
 )
-def test_the_packed_form_is_that_of_paho(names):
+def test_packed_form_is_that_of_paho(names):
     theirs = Properties(PacketTypes.PUBLISH)
     for name in names:
         setattr(theirs, *GIVEN[name])
@@ -25,7 +25,7 @@ def test_the_packed_form_is_that_of_paho(names):
     assert ours.pack() == theirs.pack()
 
 
-def test_a_long_topic_takes_a_longer_length():
+def test_long_topic_takes_a_longer_length():
     theirs = Properties(PacketTypes.PUBLISH)
     theirs.ResponseTopic = "t" * 300
     ours = PublishProperties(response_topic="t" * 300)

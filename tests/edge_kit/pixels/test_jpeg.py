@@ -8,7 +8,7 @@ from edge_kit.pixels.jpeg import jpeg_size
 
 
 @pytest.mark.parametrize("resize", ["squash", "crop"])
-def test_the_jpeg_that_messages_are_compared_with_is_no_noisier_than_needed(resize):
+def test_jpeg_that_messages_are_compared_with_is_no_noisier_than_needed(resize):
     """Detail finer than a pixel of the model must not cost the JPEG bytes."""
     board = np.indices((640, 480)).sum(axis=0) % 2 * 255
     photo = np.repeat(board[:, :, None].astype(np.uint8), 3, axis=2)

@@ -32,7 +32,7 @@ def test_any_size_becomes_the_models(resize, size):
     assert out.dtype == np.uint8
 
 
-def test_the_right_size_passes_untouched():
+def test_right_size_passes_untouched():
     pixels = noise(16, 24)
     assert Preprocessor(Preprocessing(24, 16))(pixels) is pixels
 
@@ -84,7 +84,7 @@ def test_views_of_any_stride_are_read_right():
     "pixels",
     [np.zeros((4, 4), np.uint8), np.zeros((4, 4, 4), np.uint8), np.zeros((4, 4, 3), np.float32)],
 )
-def test_what_is_no_rgb_image_is_refused(pixels):
+def test_array_that_is_not_an_rgb_image_is_refused(pixels):
     with pytest.raises(ValueError, match="uint8"):
         Preprocessor(Preprocessing(2, 2))(pixels)
 

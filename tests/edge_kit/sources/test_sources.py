@@ -47,7 +47,7 @@ def numbered(count: int) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("colour", [RED, BLUE])
 @pytest.mark.parametrize("suffix", [".jpg", ".png", ".webp", ".bmp", ".tif"])
-def test_a_photo_has_its_colours(tmp_path, colour, suffix):
+def test_photo_has_its_colours(tmp_path, colour, suffix):
     path = save(tmp_path / f"photo{suffix}", colour)
     before = time.time()
     (frame,) = PhotoSource(path).frames()
@@ -58,26 +58,26 @@ def test_a_photo_has_its_colours(tmp_path, colour, suffix):
 
 
 @pytest.mark.parametrize("mode", ["L", "RGBA", "P", "CMYK", "1", "LA"])
-def test_a_photo_of_any_mode_becomes_rgb(tmp_path, mode):
+def test_photo_of_any_mode_becomes_rgb(tmp_path, mode):
     suffix = ".tif" if mode == "CMYK" else ".png"
     Image.fromarray(plain((255, 255, 255))).convert(mode).save(tmp_path / f"p{suffix}")
     assert is_colour(read_photo(tmp_path / f"p{suffix}"), (255, 255, 255))
 
 
 @pytest.mark.parametrize(("dtype", "suffix"), [("u2", ".png"), (">u2", ".tif"), ("i4", ".tif")])
-def test_a_16_bit_photo_keeps_its_greys(tmp_path, dtype, suffix):
+def test_16_bit_photo_keeps_its_greys(tmp_path, dtype, suffix):
     path = tmp_path / f"p{suffix}"
     Image.fromarray(np.array([[0, 200 << 8], [255, 65535]], dtype)).save(path)
     assert read_photo(path)[..., 1].tolist() == [[0, 200], [0, 255]]
 
 
-def test_a_photo_of_floating_point_numbers_is_a_sentence(tmp_path):
+def test_photo_of_floating_point_numbers_is_an_error_that_names_it(tmp_path):
     Image.fromarray(np.full((4, 4), 0.5, np.float32)).save(tmp_path / "p.tif")
     with pytest.raises(SourceError, match="floating-point"):
         read_photo(tmp_path / "p.tif")
 
 
-def test_a_photo_is_turned_upright(tmp_path):
+def test_photo_is_turned_upright(tmp_path):
     # orientation 6: the camera was held on its side; the file's left column is the top row
     stored = plain(BLUE)
     stored[:, :8] = RED
@@ -91,7 +91,7 @@ def test_a_photo_is_turned_upright(tmp_path):
 
 
 @pytest.mark.parametrize("keep", [0, 10, 300])
-def test_a_truncated_photo_is_a_sentence(tmp_path, keep):
+def test_truncated_photo_is_an_error_that_names_it(tmp_path, keep):
     path = tmp_path / "cut.jpg"
     noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
     Image.fromarray(noise).save(path)
@@ -100,7 +100,7 @@ def test_a_truncated_photo_is_a_sentence(tmp_path, keep):
         read_photo(path)
 
 
-def test_a_missing_photo_is_a_sentence(tmp_path):
+def test_missing_photo_is_an_error_that_names_it(tmp_path):
     with pytest.raises(SourceError, match="check the path"):
         read_photo(tmp_path / "none.jpg")
 
@@ -114,7 +114,7 @@ def test_photos_without_pillow(tmp_path, monkeypatch):
 # folders
 
 
-def test_a_folder_is_read_recursively_in_order_with_relative_names(tmp_path):
+def test_folder_is_read_recursively_in_order_with_relative_names(tmp_path):
     for name in ("b/2.jpg", "a/1.PNG", "b/1.jpg", "0.jpeg"):
         save(tmp_path / name, RED, format="JPEG")
     (tmp_path / "a" / "notes.txt").write_text("no photo")
@@ -125,13 +125,13 @@ def test_a_folder_is_read_recursively_in_order_with_relative_names(tmp_path):
 
 
 @pytest.mark.parametrize("colour", [RED, BLUE])
-def test_a_folder_has_its_colours(tmp_path, colour):
+def test_folder_has_its_colours(tmp_path, colour):
     save(tmp_path / "a.jpg", colour)
     (frame,) = FolderSource(tmp_path).frames()
     assert is_colour(frame.pixels, colour)
 
 
-def test_an_unreadable_photo_is_counted_and_skipped(tmp_path):
+def test_unreadable_photo_is_counted_and_skipped(tmp_path):
     save(tmp_path / "1.jpg", RED)
     (tmp_path / "2.jpg").write_bytes(b"\xff\xd8 not really")
     save(tmp_path / "3.jpg", BLUE)
@@ -149,13 +149,13 @@ def test_skipping_warns_by_default(tmp_path, caplog):
     assert "2.jpg" in caplog.text
 
 
-def test_a_folder_without_photos_is_a_sentence(tmp_path):
+def test_folder_without_photos_is_an_error_that_names_it(tmp_path):
     (tmp_path / "notes.txt").write_text("nothing")
     with pytest.raises(SourceError, match="holds no photo"):
         next(FolderSource(tmp_path).frames())
 
 
-def test_a_folder_that_may_not_be_read_is_a_sentence_and_a_subfolder_is_skipped(
+def test_folder_that_may_not_be_read_is_an_error_that_names_it_and_a_subfolder_is_skipped(
     tmp_path, monkeypatch
 ):
     save(tmp_path / "open/1.png", RED)
@@ -177,7 +177,7 @@ def test_a_folder_that_may_not_be_read_is_a_sentence_and_a_subfolder_is_skipped(
         next(FolderSource(tmp_path).frames())
 
 
-def test_a_folder_of_nothing_but_damaged_photos_is_a_sentence(tmp_path):
+def test_folder_of_nothing_but_damaged_photos_is_an_error_that_names_it(tmp_path):
     (tmp_path / "1.jpg").write_bytes(b"?")
     with pytest.raises(SourceError, match="none of the 1 photos"):
         list(FolderSource(tmp_path).frames())
@@ -196,7 +196,7 @@ def test_closing_a_folder_ends_it(tmp_path):
 # live
 
 
-def test_the_slot_keeps_the_newest_and_counts_the_rest():
+def test_slot_keeps_the_newest_and_counts_the_rest():
     slot = NewestFrame()
     frames = [Frame(p, 0.0, i, "") for i, p in enumerate(numbered(5))]
     for frame in frames:
@@ -245,7 +245,7 @@ class Stepped:
         self.go.release()
 
 
-def test_a_slow_reader_gets_the_newest_frame_and_the_missed_are_counted():
+def test_slow_reader_gets_the_newest_frame_and_the_missed_are_counted():
     inner = Stepped(numbered(10))
     source = LiveSource(inner, None)
     frames = source.frames()
@@ -263,7 +263,7 @@ def test_a_slow_reader_gets_the_newest_frame_and_the_missed_are_counted():
     source.close()
 
 
-def test_a_source_closed_before_it_is_read_yields_nothing():
+def test_source_closed_before_it_is_read_yields_nothing():
     source = LiveSource(Stepped(numbered(3)), None)
     source.close()
     assert list(source.frames()) == []
@@ -279,7 +279,7 @@ def test_closing_a_live_source_wakes_its_reader():
     assert not reader.is_alive()
 
 
-def test_an_error_of_the_inner_source_reaches_the_reader(tmp_path):
+def test_error_of_the_inner_source_reaches_the_reader(tmp_path):
     source = LiveSource(FolderSource(tmp_path / "none"), 1000)
     with pytest.raises(SourceError, match="No such file"):
         list(source.frames())
@@ -304,7 +304,7 @@ def test_closing_a_paced_source_ends_its_wait():
     assert list(frames) == []
 
 
-def test_a_folder_played_live_is_a_live_source(tmp_path):
+def test_folder_played_live_is_a_live_source(tmp_path):
     for n in range(5):
         save(tmp_path / f"{n}.png", RED)
     source = open_source(source=tmp_path, fps=500, live=True)
@@ -337,15 +337,15 @@ def test_flags_for_files(tmp_path):
         ({"source": ".", "live": True}, "add --fps"),
         ({"source": ".", "fps": 0}, "above 0"),
         ({"source": ".", "fps": float("nan")}, "above 0"),
-        ({"camera": "front door"}, "no camera"),
+        ({"camera": "front door"}, "is not a camera"),
     ],
 )
-def test_flags_that_make_no_sense(flags, words):
+def test_flags_that_contradict_each_other_are_refused(flags, words):
     with pytest.raises(UsageError, match=words):
         open_source(**flags)
 
 
-def test_paths_that_are_not_there_or_no_photo(tmp_path):
+def test_missing_paths_and_unknown_kinds_are_refused(tmp_path):
     with pytest.raises(SourceError, match="check the path"):
         open_source(source=tmp_path / "none")
     (tmp_path / "notes.txt").write_text("x")

@@ -63,7 +63,7 @@ def test_certificate_near_its_end_is_a_problem_with_the_reason(certificate):
 
 
 @pytest.mark.parametrize("notes", ["", "[1]", "{"])
-def test_notes_that_cannot_be_read_are_as_none(certificate, notes):
+def test_unreadable_notes_count_as_none(certificate, notes):
     certificate.with_name("renewal.json").write_text(notes)
     assert read_certificate(certificate).renewed_at is None
 

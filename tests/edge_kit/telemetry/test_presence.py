@@ -53,7 +53,7 @@ def vanish(broker: MemoryBroker, one: One) -> None:
     broker.retained[will.topic] = Delivery(will.topic, will.payload, 1, False, None, None, 0, 0)
 
 
-def test_a_device_announces_itself_and_says_goodbye(clock):
+def test_device_announces_itself_and_says_goodbye(clock):
     broker = MemoryBroker()
     one = One(broker, clock)
     one.connect()
@@ -65,7 +65,7 @@ def test_a_device_announces_itself_and_says_goodbye(clock):
     assert json.loads(one.presence.will.payload)["why"] == "vanished"
 
 
-def test_a_restart_after_a_crash_is_no_conflict(clock):
+def test_restart_after_a_crash_is_not_a_conflict(clock):
     broker = MemoryBroker()
     dead = One(broker, clock)
     dead.connect()
@@ -77,7 +77,7 @@ def test_a_restart_after_a_crash_is_no_conflict(clock):
         assert one.error is None and retained(broker)["instance"] == one.presence.instance
 
 
-def test_a_reconnection_is_no_conflict_and_announces_anew(clock):
+def test_reconnection_announces_again_without_a_conflict(clock):
     broker = MemoryBroker()
     one = One(broker, clock)
     one.connect()
@@ -87,7 +87,7 @@ def test_a_reconnection_is_no_conflict_and_announces_anew(clock):
     assert one.error is None and retained(broker)["state"] == "online"
 
 
-def test_a_broker_that_forgot_everything_gets_a_new_announcement_after_a_while(clock):
+def test_broker_that_forgot_everything_gets_a_new_announcement_after_a_while(clock):
     broker = MemoryBroker()
     one = One(broker, clock)
     one.connect()
@@ -101,7 +101,7 @@ def test_a_broker_that_forgot_everything_gets_a_new_announcement_after_a_while(c
     assert retained(broker)["state"] == "online"
 
 
-def test_the_older_of_two_devices_with_one_id_gives_way(clock):
+def test_older_of_two_devices_with_one_id_gets_an_error(clock):
     broker = MemoryBroker()
     old, new = One(broker, clock), One(broker, clock)
     old.connect()
@@ -131,7 +131,7 @@ def test_counters_are_published_at_most_every_ten_seconds(clock):
     assert json.loads(event.payload)["counters"] == {"frames": 3}
 
 
-def test_a_status_that_is_no_json_of_ours_is_ignored(clock):
+def test_status_in_an_unknown_form_is_ignored(clock):
     broker = MemoryBroker()
     one = One(broker, clock)
     one.connect()
