@@ -77,7 +77,7 @@ class Boot:
     """How the board starts.
 
     Attributes:
-        firmware: What runs before the kernel, and where it lies.
+        firmware: What runs before the kernel, and where it is.
         device_trees: File names in the kernel's own tree; empty where none is needed.
         qemu: QEMU's name of the machine; empty where it has none.
     """

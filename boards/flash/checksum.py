@@ -55,7 +55,7 @@ def check_checksum(image: Path, file: Path, progress: Progress) -> None:
     """Compare an image with its checksum file.
 
     Args:
-        image: As it lies on the disk, packed or not.
+        image: The file on the disk, packed or not.
         file: The checksum file.
         progress: Told of the stage ``checking``, bytes done and bytes in all.
 

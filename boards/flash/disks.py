@@ -18,7 +18,7 @@ __all__ = ["Disk", "find", "parse_disks", "walk"]
 
 @dataclass(frozen=True)
 class Disk:
-    """One block device with what lies on it.
+    """One block device and what is on it.
 
     Attributes:
         name: The kernel's name, such as ``sdb``.

@@ -125,7 +125,7 @@ def check_start(source: ImageSource, block_map: BlockMap) -> None:
 
 
 def pieces(source: ImageSource, ranges: tuple[Range, ...]) -> Generator[Chunk, None, None]:
-    """Yield what lies in `ranges`, at most a chunk each, and check each range's SHA-256.
+    """Yield what is in `ranges`, at most a chunk each, and check each range's SHA-256.
 
     Raises:
         ImageError: The image is damaged, or is not the map's.

@@ -102,11 +102,11 @@ def boot_tree(root: Path, boot: Path, settings: Settings, firmware: bool) -> str
         firmware: Whether a Raspberry Pi should be able to start from it.
 
     Raises:
-        ImageError: The root file system holds no kernel, or more than one.
+        ImageError: The root file system has no kernel, or more than one.
     """
     kernels = sorted((root / "boot").glob("vmlinuz-*"))
     if len(kernels) != 1:
-        raise ImageError(f"{root} holds {len(kernels)} kernels instead of one")
+        raise ImageError(f"{root} has {len(kernels)} kernels instead of one")
     release = kernels[0].name.removeprefix("vmlinuz-")
     shutil.copyfile(kernels[0], boot / "vmlinuz")
     make_initrd(root, release, boot / "initrd.img")

@@ -24,7 +24,7 @@ _UNHOOK = " ".join("-e 's| {}||'".format(word.replace(".", "\\.")) for word in _
 # alone matters: with the hook still there the board would restart for ever.
 SETUP = f"""#!/bin/sh
 # edge-kit, once, from the kernel's command line; then the board starts again without this. What
-# was done, and what failed, is told in {LOG}. Run again by hand: sudo sh {SCRIPT}
+# was done, and what failed, is in {LOG}. Run again by hand: sudo sh {SCRIPT}
 root=
 boot=/boot/firmware
 log=$boot/{LOG}
@@ -63,12 +63,12 @@ enable_units() {{
     edge-kit-enroll.service edge-kit-enroll.timer
 }}
 
-# Stock images leave SSH off. Keys of edge-kit.toml are let in, and no password is.
+# Stock images leave SSH off. Only keys of edge-kit.toml may log in, no passwords.
 enable_ssh() {{
   systemctl enable ssh.service
 }}
 
-# Stock images block the radio until somebody has told the country, as edge-kit.toml does.
+# Stock images block the radio until the country is known; edge-kit.toml names it.
 unblock_wifi() {{
   grep -q '^ *ssid' "$boot/{FILE}" || return 0
   options=$root/etc/modprobe.d/zz-edge-kit-rfkill.conf
@@ -95,7 +95,7 @@ step "enable SSH" enable_ssh
 step "unblock Wi-Fi" unblock_wifi
 step "remove the hook from cmdline.txt" unhook
 if grep -q {SCRIPT} "$boot/cmdline.txt"; then
-  say "the card cannot be written: starting without a restart; a defect card, or its lock?"
+  say "the card cannot be written: starting without a restart; a broken card, or its lock?"
   sync
   systemctl --no-block start multi-user.target
   exit 1

@@ -65,11 +65,11 @@ def make_initrd(root: Path, release: str, out: Path) -> None:
         out: The file, gzip.
 
     Raises:
-        ImageError: Busybox is missing, or kmod is on this machine.
+        ImageError: Busybox is missing in `root`, or kmod on this machine.
     """
     busybox = root / "usr/bin/busybox"
     if not busybox.exists():
-        raise ImageError(f"{root} holds no busybox")
+        raise ImageError(f"busybox is missing in {root}")
     call(["depmod", "-b", root, release])
     with tempfile.TemporaryDirectory() as name:
         tree = Path(name)

@@ -24,7 +24,7 @@ BASE = (
 
 _RETRIES = "3"
 
-# Boot firmware and the radio's; both lie in the component non-free-firmware.
+# Boot firmware and the radio's; both are in the component non-free-firmware.
 RASPBERRY = ("raspi-firmware", "firmware-brcm80211")
 
 
@@ -84,7 +84,7 @@ def host_mirrors(etc: Path = Path("/etc/apt")) -> Mirrors:
     main = [u for u in urls if u.rstrip("/").endswith("/debian")]
     security = [u for u in urls if u.rstrip("/").endswith("/debian-security")]
     if not main:
-        raise ImageError("this machine's apt names no Debian archive", "name one with --mirror URL")
+        raise ImageError("apt on this machine has no Debian archive", "name one with --mirror URL")
     return Mirrors(main[0], security[0] if security else "")
 
 

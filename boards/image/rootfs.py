@@ -152,9 +152,9 @@ def _stand_in_for_preinst(root: Path) -> None:
 
 
 def configure(root: Path, epoch: int, report: Report) -> None:
-    """Run all maintainers' scripts once, under emulation where this machine is no arm64.
+    """Run all maintainers' scripts once, under emulation where this machine is not arm64.
 
-    Users of the payload are made too, so place that before.
+    It also makes the users that `place_files` declares, so call that before.
 
     Raises:
         ImageError: A script failed; the message ends with dpkg's last words.

@@ -19,7 +19,7 @@ _HOST_KEYS = ("rsa", "ecdsa", "ed25519")
 
 @contextmanager
 def shortcuts(root: Path) -> Iterator[None]:
-    """Let slow scripts do nothing meanwhile, without touching files that dpkg watches.
+    """Replace slow scripts by nothing, without touching files that dpkg watches.
 
     The mounts are those of the build's namespace.
     """

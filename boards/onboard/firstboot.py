@@ -1,7 +1,7 @@
 """The first boot: from the settings on the boot partition to a device that is itself.
 
-Runs as root before network and service, by ``edge-kit-firstboot.service``. Each step can be done
-again; what fails is told in the journal and tried at the next boot, and secrets stay on the boot
+Runs as root before network and service, by ``edge-kit-firstboot.service``. Each step can be
+repeated; what fails is logged to the journal and tried again at the next boot, and secrets stay on the boot
 partition until everything that needs them has worked. Standard library only, see `settings`.
 """
 
@@ -49,7 +49,7 @@ class FirstBoot:
     """All steps on one file system.
 
     Args:
-        root: Where the system's root lies; another directory in tests.
+        root: The system's root; another directory in tests.
         run: Called with a program's words, and ``stdin``; returns its output.
     """
 
@@ -211,7 +211,7 @@ class FirstBoot:
         self._write("etc/modprobe.d/edge-kit-wifi.conf", regulatory, 0o644)
 
     def tls(self, settings: Settings, serial: str) -> None:
-        """Place what was given; make a key and a request for its certificate when told so."""
+        """Place what was given; make a key and a request for its certificate when asked to."""
         tls = self._root / DATA / "tls"
         given = settings.certificate.rstrip("\n") + "\n"
         for name, text, mode in (

@@ -129,7 +129,7 @@ def test_image_of_4_gib_arrives_identical(tmp_path, loop):
     assert json.loads(done.stdout) == {
         "device": device.path, "image_size": 4 << 30, "written": 5 * MIB, "verified": 5 * MIB,
     }  # fmt: skip
-    # What lies behind the device: the same bytes in the same places, and holes, which are zeros.
+    # What is behind the device: the same bytes in the same places, and holes, which are zeros.
     assert make_map(device.file) == make_map(image)
 
 

@@ -122,7 +122,7 @@ def test_card_pulled_out_while_writing_is_an_error(raw, after):
     card = used_card(pulled_after=after)
     with pytest.raises(ImageError, match=r"fails: writing it ended after .* of 9 MiB"):
         flash(raw, whole_map(SIZE), card, Stages())
-    # What an unfinished card shows is no partition table, neither old nor new.
+    # An unfinished card has neither the old nor the new partition table.
     assert card.data[:512] == bytes(512)
 
 

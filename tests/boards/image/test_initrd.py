@@ -46,7 +46,7 @@ def test_modules_are_found_in_a_folder_with_spaces(place, tmp_path):
 
 
 def test_root_without_busybox_is_an_error(tmp_path):
-    with pytest.raises(ImageError, match="no busybox"):
+    with pytest.raises(ImageError, match="busybox is missing"):
         make_initrd(tmp_path, RELEASE, tmp_path / "initrd.img")
 
 
