@@ -1,8 +1,9 @@
 """The first boot: from the settings on the boot partition to a device that is itself.
 
 Runs as root before network and service, by ``edge-kit-firstboot.service``. Each step can be
-repeated; what fails is logged to the journal and tried again at the next boot, and secrets stay on the boot
-partition until everything that needs them has worked. Standard library only, see `settings`.
+repeated; what fails is logged to the journal and tried again at the next boot, and secrets stay on
+the boot partition until everything that needs them has worked. Standard library only, see
+`settings`.
 """
 
 from __future__ import annotations
