@@ -12,6 +12,7 @@ from boards.emulator.listener import DeviceListener, broker, broker_port
 from boards.emulator.machine import MACHINES
 from edge_kit.errors import ImageError
 from edge_kit.host.signals import signals_interrupt
+from edge_kit.terminal.command_line import write_message
 
 __all__ = ["boot"]
 
@@ -61,10 +62,10 @@ def boot(
     own, but for the console.
     """
     began = time.monotonic()
-    with start(image, machine, _report, log=log, ssh=ssh, journal=journal) as guest:
+    with start(image, machine, write_message, log=log, ssh=ssh, journal=journal) as guest:
         port = broker_port(guest.settings)
         with broker(port) as started:
-            _report(f"{'started a' if started else 'using the'} broker on port {port}")
+            write_message(f"{'started a' if started else 'using the'} broker on port {port}")
             listener = DeviceListener(port)
             try:
                 _wait(guest, listener, answers, began + timeout)
@@ -87,13 +88,13 @@ def _sentence(listener: DeviceListener, seconds: float) -> str:
 def _stay(guest: Guest, ssh: int | None) -> None:
     """Keep the guest, through restarts, until the user has seen enough."""
     login = f"log in with: ssh -p {ssh} root@127.0.0.1; " if ssh else ""
-    _report(f"{login}Ctrl-C ends it")
+    write_message(f"{login}Ctrl-C ends it")
     try:
         while True:
             guest.check()
             time.sleep(_LOOK_EVERY_S)
     except KeyboardInterrupt:
-        _report("ended; the image is as it was")
+        write_message("ended; the image is as it was")
 
 
 def _wait(guest: Guest, listener: DeviceListener, answers: int, deadline: float) -> None:
@@ -109,7 +110,3 @@ def _wait(guest: Guest, listener: DeviceListener, answers: int, deadline: float)
             )
         listener.changed.wait(_LOOK_EVERY_S)
         listener.changed.clear()
-
-
-def _report(text: str) -> None:
-    click.echo(f"edge-kit: {text}", err=True)

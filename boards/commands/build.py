@@ -15,6 +15,7 @@ from edge_kit.bundle import Bundle
 from edge_kit.errors import UsageError
 from edge_kit.folders import cache_folder
 from edge_kit.host.signals import signals_interrupt
+from edge_kit.terminal.command_line import write_message
 
 __all__ = ["build", "default_cache"]
 
@@ -66,7 +67,7 @@ def build(
         cache=(cache or default_cache()).resolve(),
         epoch=_epoch(),
     )
-    told = build_image(order, lambda text: click.echo(f"edge-kit: {text}", err=True))
+    told = build_image(order, write_message)
     click.echo(f"{told['sha256']}  {told['image']}")
 
 

@@ -11,6 +11,7 @@ from boards.image.build import read_settings
 from boards.image.customize import customize as customize_image
 from edge_kit.bundle import Bundle
 from edge_kit.host.signals import signals_interrupt
+from edge_kit.terminal.command_line import write_message
 
 __all__ = ["customize"]
 
@@ -49,7 +50,7 @@ def customize(
         read_settings(config),
         out,
         cache or default_cache(),
-        lambda text: click.echo(f"edge-kit: {text}", err=True),
+        write_message,
         photos,
     )
     click.echo(f"{digest}  {out}")

@@ -14,6 +14,7 @@ import click
 from edge_kit.device.config import resolve
 from edge_kit.errors import EdgeKitError, EngineError, UsageError
 from edge_kit.host.signals import signals_interrupt
+from edge_kit.terminal.command_line import write_message
 
 if TYPE_CHECKING:
     from edge_kit.bench.measure.measurement import Configuration
@@ -157,16 +158,16 @@ def _measure(
     plan = BenchPlan(flags["engines"], threads, flags["whole"], effort)
 
     def progress(index: int, total: int, which: Configuration) -> None:
-        click.echo(f"edge-kit: {index + 1} of {total}: {which.full_title}", err=True)
+        write_message(f"{index + 1} of {total}: {which.full_title}")
 
     try:
         report = run_plan(bundle, plan, progress)
     except KeyboardInterrupt:
-        click.echo("edge-kit: interrupted before anything was measured", err=True)
+        write_message("interrupted before anything was measured")
         raise
     if report.interrupted:
         said = f"interrupted after {len(report.measurements)} of {report.planned} configurations"
-        click.echo(f"edge-kit: {said}", err=True)
+        write_message(said)
         return report, KeyboardInterrupt()
     best = report.fastest
     if address is None or best is None:
@@ -178,7 +179,7 @@ def _measure(
     except OSError as error:  # such as no place for temporary files
         return report, EdgeKitError(f"the round trip cannot be measured: {error}")
     except KeyboardInterrupt as interrupt:
-        click.echo("edge-kit: interrupted before all messages were back", err=True)
+        write_message("interrupted before all messages were back")
         return report, interrupt
     return replace(report, round_trip=trip), None
 
@@ -199,7 +200,7 @@ def _send(
     """Measure the way to a worker and back with the fastest engine."""
     from edge_kit.bench.measure.roundtrip import measure_round_trip
 
-    click.echo(f"edge-kit: {flags['frames']} messages to {address.url} and back", err=True)
+    write_message(f"{flags['frames']} messages to {address.url} and back")
     given = [(name, flags[name]) for name in _BROKER[1:] if flags[name] is not None]
     options = [f"--{name.replace('_', '-')}={value}" for name, value in given]
     return measure_round_trip(
@@ -240,7 +241,7 @@ def compare(files: tuple[Path, ...], as_json: bool) -> None:
     found = rank({label: BenchReport.read(f) for label, f in zip(labels, files, strict=True)})
     click.echo(json.dumps(found.to_json()) if as_json else ranking(found))
     if found.ranked and not found.speed_ranked:
-        click.echo("edge-kit: top-1 alone is ranked, no speed; the reasons stand above", err=True)
+        write_message("top-1 alone is ranked, no speed; the reasons stand above")
     if not found.ranked:
         raise UsageError(
             "nothing here can be ranked: no two files measured the same model, engine, precision "
@@ -269,4 +270,4 @@ def _write(file: Path, text: str) -> None:
         file.write_text(text, encoding="utf-8")
     except OSError as error:
         raise EdgeKitError(f"cannot write {file}: {error.strerror or error}") from None
-    click.echo(f"edge-kit: {file} is written", err=True)
+    write_message(f"{file} is written")

@@ -14,6 +14,7 @@ import click
 from edge_kit.device.config import Config, resolve
 from edge_kit.device.output import JsonLines, LiveLine, PlainLines
 from edge_kit.errors import EdgeKitError, UsageError
+from edge_kit.terminal.command_line import write_message
 
 __all__ = ["run"]
 
@@ -79,21 +80,21 @@ def run(bundle_path: Path | None, config_file: Path | None, **flags: Any) -> Non
     flags["bundle"] = flags["bundle"] or bundle_path
     config = resolve(flags, os.environ, config_file)
     for line in config.lines():
-        _report(line)
+        write_message(line)
     # Here, so that `edge-kit run --help` needs no engine and no paho.
     from edge_kit.device.service import Service
     from edge_kit.host.signals import stop_requests
     from edge_kit.host.systemd import Notifier
 
     sink = _sink(config)
-    service = Service(config, sink, _report, Notifier(os.environ))
-    _report(f"split {service.split}, tuning: {service.tuning}")
-    _report(f"engine {service.engine}, threshold {service.rule.threshold:g}")
+    service = Service(config, sink, write_message, Notifier(os.environ))
+    write_message(f"split {service.split}, tuning: {service.tuning}")
+    write_message(f"engine {service.engine}, threshold {service.rule.threshold:g}")
     with stop_requests() as stop:
         stop.on_stop(service.stop)
         summary = service.run()
     if not config.json:
-        _report(_sentence(summary["run"]))
+        write_message(_sentence(summary["run"]))
     if sink.problem:
         raise EdgeKitError(
             f"results can no longer be written: {sink.problem}",
@@ -103,7 +104,6 @@ def run(bundle_path: Path | None, config_file: Path | None, **flags: Any) -> Non
 
 def _sink(config: Config) -> JsonLines | LiveLine | PlainLines:
     if sys.stdout is None:
-        # The next file to be opened would take its number, and a stray print end up in the spool.
         raise UsageError("standard output is closed", "send it to /dev/null if nobody reads it")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -112,10 +112,6 @@ def _sink(config: Config) -> JsonLines | LiveLine | PlainLines:
     if sys.stdout.isatty():
         return LiveLine(sys.stdout)
     return PlainLines(sys.stdout)
-
-
-def _report(text: str) -> None:
-    click.echo(f"edge-kit: {text}", err=True)
 
 
 def _sentence(run: Mapping[str, Any]) -> str:

@@ -6,13 +6,13 @@ import contextlib
 import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import click
 
 from edge_kit.errors import EdgeKitError
 
-__all__ = ["run_group"]
+__all__ = ["run_group", "write_message"]
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
@@ -37,10 +37,11 @@ def _run(group: click.Command, prog: str, args: Sequence[str] | None) -> int:
     try:
         code = group.main(args=args, prog_name=prog, standalone_mode=False)
     except EdgeKitError as error:
-        _report(prog, error)
+        write_message(f"error: {error}", prog)
         return error.exit_code
     except click.ClickException as error:
-        _write_to_stderr(error.show)
+        with contextlib.suppress(OSError):
+            error.show()
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
@@ -75,15 +76,11 @@ def _system_error(prog: str, error: OSError) -> int:
     if isinstance(error, BrokenPipeError):
         return BROKEN_PIPE  # whoever read our output has gone
     logging.getLogger(__name__).debug("where it happened", exc_info=error)
-    _report(prog, error)
+    write_message(f"error: {error}", prog)
     return EdgeKitError.exit_code
 
 
-def _report(prog: str, error: Exception) -> None:
-    _write_to_stderr(lambda: click.echo(f"{prog}: error: {error}", err=True))
-
-
-def _write_to_stderr(write: Callable[[], None]) -> None:
-    """Write a message; where nobody can read it, the exit code still says what happened."""
+def write_message(text: str, prog: str = "edge-kit") -> None:
+    """Write one line for people to standard error; go on where that cannot be written."""
     with contextlib.suppress(OSError):
-        write()
+        click.echo(f"{prog}: {text}", err=True)

@@ -91,3 +91,9 @@ def test_closed_output_gives_its_number_to_no_file(tmp_path):
     )
     subprocess.run(["bash", "-c", '"$@" >&-', "x", sys.executable, "-c", code], check=True)
     assert (tmp_path / "file").read_text() == ""
+
+
+def test_full_stderr_does_not_end_a_run(tiny_bundle, photo_folder):
+    done = shell("edge_kit.cli", f"run {tiny_bundle.root} --source {photo_folder} 2>/dev/full")
+    assert done.returncode == 0
+    assert len(done.stdout.splitlines()) == len(list(photo_folder.iterdir()))
