@@ -22,7 +22,6 @@ import sys
 import time
 import tomllib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from boards.onboard.certificates import (
@@ -52,35 +51,6 @@ LAST_PAUSE_S = 3600.0
 CLOCK_EVERY_S = 2.0
 
 
-@dataclass(frozen=True)
-class _Place:
-    """Where everything is."""
-
-    tls: Path
-    etc: Path
-
-    @property
-    def key(self) -> Path:
-        return self.tls / "device.key"
-
-    @property
-    def certificate(self) -> Path:
-        return self.tls / "device.crt"
-
-    @property
-    def pending(self) -> Path:
-        return self.tls / "device.crt.pending"
-
-    @property
-    def notes(self) -> Path:
-        return self.tls / "renewal.json"
-
-    @property
-    def ca(self) -> Path | None:
-        file = self.tls / "ca.pem"
-        return file if file.exists() else None
-
-
 class Enrolment:
     """What the first boot prepared, on one file system.
 
@@ -94,7 +64,17 @@ class Enrolment:
         self._root = root
         self._run = run
         self._now = now
-        self._at = _Place(root / DATA / "tls", root / ETC)
+        self._tls = root / DATA / "tls"
+        self._key = self._tls / "device.key"
+        self._certificate = self._tls / "device.crt"
+        self._pending = self._tls / "device.crt.pending"
+        self._notes = self._tls / "renewal.json"
+        self._config = root / ETC / "device.toml"
+
+    @property
+    def _ca(self) -> Path | None:
+        file = self._tls / "ca.pem"
+        return file if file.exists() else None
 
     def step(self) -> str:
         """Do what is due; return what was done.
@@ -104,11 +84,11 @@ class Enrolment:
             CertificateError: The new or the held one cannot be used; try again.
             OSError: A file or a program failed; try again.
         """
-        if self._at.pending.exists() and (done := self._finish()):
+        if self._pending.exists() and (done := self._finish()):
             return done
         server, name = self._target()
         user, password = self._secret()
-        key = public_key(self._at.key, self._run)
+        key = public_key(self._key, self._run)
         held = self._held(key)
         now = self._now()
         if held is not None and not user and not held.is_due(now):
@@ -122,7 +102,7 @@ class Enrolment:
             _log.warning("%s; renewing by the certificate that is held", error)
             chain = self._ask(server, name, key, held, "", "")
         text = "".join(f"{c.pem}\n" for c in chain)
-        write_whole(self._at.pending, text, 0o644, self._own)
+        write_whole(self._pending, text, 0o644, self._own)
         return self._finish() or "the certificate could not be read back"
 
     def note(self, error: str = "") -> None:
@@ -133,14 +113,14 @@ class Enrolment:
         """
         now = self._now()
         try:
-            succeeded_at = json.loads(self._at.notes.read_text(encoding="utf-8"))["succeeded_at"]
+            succeeded_at = json.loads(self._notes.read_text(encoding="utf-8"))["succeeded_at"]
         except (OSError, ValueError, KeyError, TypeError):
             succeeded_at = None
         notes = {"tried_at": now, "succeeded_at": succeeded_at if error else now, "error": error}
         try:
-            write_whole(self._at.notes, json.dumps(notes), 0o644, self._own)
+            write_whole(self._notes, json.dumps(notes), 0o644, self._own)
         except (OSError, subprocess.SubprocessError) as problem:
-            _log.warning("%s cannot be written: %s", self._at.notes, problem)
+            _log.warning("%s cannot be written: %s", self._notes, problem)
 
     def _ask(
         self,
@@ -156,11 +136,11 @@ class Enrolment:
         valid = held is not None and held.not_before <= now < held.not_after
         est = Est(
             server,
-            ca=self._at.ca,
+            ca=self._ca,
             user=user,
             password=password,
-            certificate=self._at.certificate if valid else None,
-            key=self._at.key if valid else None,
+            certificate=self._certificate if valid else None,
+            key=self._key if valid else None,
         )
         renew = held is not None and not user
         anchors = self._anchors(est)
@@ -183,10 +163,10 @@ class Enrolment:
 
     def _held(self, key: str) -> Certificate | None:
         """Return the certificate in force; None when there is none that fits the key."""
-        if not self._at.certificate.exists():
+        if not self._certificate.exists():
             return None
         try:
-            chain = read_pem(self._at.certificate.read_text(encoding="utf-8"), self._run)
+            chain = read_pem(self._certificate.read_text(encoding="utf-8"), self._run)
         except (CertificateError, UnicodeDecodeError):
             return None
         return chain[0] if chain and chain[0].public_key == key else None
@@ -194,42 +174,42 @@ class Enrolment:
     def _anchors(self, est: Est) -> list[Certificate]:
         """Return whom a new certificate must lead to: the server's authorities, and ``tls.ca``."""
         anchors = read_pkcs7(est.authorities(), self._run)
-        if self._at.ca is not None:
-            anchors += read_pem(self._at.ca.read_text(encoding="utf-8"), self._run)
+        if self._ca is not None:
+            anchors += read_pem(self._ca.read_text(encoding="utf-8"), self._run)
         return anchors
 
     def _request(self, key: str, name: str, *, renew: bool) -> str:
         """Return a request; the same one each time, as RFC 7030 wants it after a 202."""
-        file = self._at.tls / ("renew.csr" if renew else "enroll.csr")
+        file = self._tls / ("renew.csr" if renew else "enroll.csr")
         if file.exists():
             text = file.read_text(encoding="ascii", errors="replace")
             if request_key(text, self._run) == key:
                 return text
         if renew:
-            text = renewal_request(self._at.key, self._at.certificate, self._run)
+            text = renewal_request(self._key, self._certificate, self._run)
         else:
-            text = make_request(self._at.key, name, self._run)
+            text = make_request(self._key, name, self._run)
         write_whole(file, text, 0o644)
         return text
 
     def _finish(self) -> str:
         """Put the pending certificate in force; return nothing when it cannot be used."""
-        text = self._at.pending.read_text(encoding="utf-8", errors="replace")
+        text = self._pending.read_text(encoding="utf-8", errors="replace")
         try:
             (new, *_above) = read_pem(text, self._run)
-            fits = new.public_key == public_key(self._at.key, self._run)
+            fits = new.public_key == public_key(self._key, self._run)
         except ValueError:
             fits = False
         if not fits:
-            remove_whole(self._at.pending)
+            remove_whole(self._pending)
             return ""
         if (self._root / ENROLL_SECRET).exists():
             remove_whole(self._root / ENROLL_SECRET)
-        write_whole(self._at.certificate, text, 0o644, self._own)
+        write_whole(self._certificate, text, 0o644, self._own)
         for request in ("enroll.csr", "renew.csr"):
-            (self._at.tls / request).unlink(missing_ok=True)
+            (self._tls / request).unlink(missing_ok=True)
         self._put_in_force(restart=True)
-        remove_whole(self._at.pending)
+        remove_whole(self._pending)
         return f"a certificate for {new.subject} is in force, good until {_date(new.not_after)}"
 
     def _put_in_force(self, *, restart: bool) -> None:
@@ -238,12 +218,11 @@ class Enrolment:
         Args:
             restart: Also when the configuration names them already.
         """
-        file = self._at.etc / "device.toml"
-        text = file.read_text(encoding="utf-8")
+        text = self._config.read_text(encoding="utf-8")
         there = tomllib.loads(text)
         wanted = {"tls_cert": f"/{DATA}/tls/device.crt", "tls_key": f"/{DATA}/tls/device.key"}
         if {key: there.get(key) for key in wanted} != wanted:
-            write_whole(file, dump({"": there | wanted}), 0o640, self._own)
+            write_whole(self._config, dump({"": there | wanted}), 0o640, self._own)
             restart = True
         if restart:
             # Does not start what somebody stopped, and does not wait.
