@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from edge_kit.bundle import sha256_file
 from edge_kit.bundle.split import EngineFile
-from edge_kit.engines.end import pixel_filler
 from edge_kit.engines.engine import Engine
+from edge_kit.engines.image_input import image_batch
 from edge_kit.engines.load import ENGINES
 from edge_kit.tensors import TensorSpec, dequantize, to_layout
 from exporters.quiet import quiet
 
-__all__ = ["Exported", "describe", "pixels_for"]
+__all__ = ["Exported", "describe"]
 
 FOLDERS = {"end": "end", "tail": "cloud", "full": "cloud"}
 BATCH = 32
@@ -51,16 +51,15 @@ class Exported:
         """
         (spec,) = self.entry.inputs
         if spec.name == "image":
-            batch = pixels_for(batch, spec)
+            batch = image_batch(batch, spec)
         else:
             batch = to_layout(batch.astype(spec.dtype, copy=False), "NCHW", spec.layout)
         parts = [
             self._engine.run({spec.name: batch[i : i + BATCH]}) for i in range(0, len(batch), BATCH)
         ]
-        raw = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         out: dict[str, NDArray[Any]] = {}
         for given in self.entry.outputs:
-            values = raw[given.name]
+            values = np.concatenate([part[given.name] for part in parts])
             if given.name == "features":
                 out["features"] = to_layout(values, given.layout, "NCHW")
             else:
@@ -102,10 +101,3 @@ def describe(
         requires=requires,
     )
     return Exported(source, entry)
-
-
-def pixels_for(pixels: NDArray[np.uint8], spec: TensorSpec) -> NDArray[Any]:
-    """Turn uint8 pixels (N, h, w, C) into what an ``image`` input of `spec` takes."""
-    buffer = np.empty((len(pixels), *spec.shape), spec.dtype)
-    pixel_filler(buffer, spec)(pixels)
-    return buffer

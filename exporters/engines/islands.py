@@ -60,13 +60,13 @@ def _onnx_islands(path: Path) -> list[str]:
 
 
 def _optimized(path: Path) -> onnx.ModelProto:
-    import onnxruntime as ort  # type: ignore[import-untyped]
+    from onnxruntime import GraphOptimizationLevel  # type: ignore[import-untyped]
 
     with tempfile.TemporaryDirectory(prefix="edge-kit-islands-") as work:
         out = Path(work) / "optimized.onnx"
         options = session_options(threads=1)
         # Layout changes, which come after this level, hold on one kind of CPU only.
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+        options.graph_optimization_level = GraphOptimizationLevel.ORT_ENABLE_EXTENDED
         options.optimized_model_filepath = os.fspath(out)
         open_session(path, options)
         return onnx.load(out)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from edge_kit.bundle.split import EngineFile
 from edge_kit.engines.end import EndModel, EndOutput
 from edge_kit.engines.engine import Engine
+from edge_kit.engines.image_input import ImageInput
 from edge_kit.errors import EngineError
 from edge_kit.tensors import TensorSpec, dequantize
 
@@ -36,22 +37,16 @@ class WholeModel:
     """
 
     def __init__(self, engine: Engine, file: EngineFile) -> None:
-        image = engine.inputs.get("image")
-        if image is None or image.layout not in ("NCHW", "NHWC") or "logits" not in engine.outputs:
-            raise EngineError(
-                f"{file.path} is not a whole model: it has no input 'image' or no output 'logits'"
-            )
+        self._input = ImageInput(engine, file.path)
+        if "logits" not in engine.outputs:
+            raise EngineError(f"{file.path} is not a whole model: it has no output 'logits'")
         self._engine = engine
         self._logits: TensorSpec = engine.outputs["logits"]
-        self._input = np.zeros((1, *image.shape), image.dtype)
-        plane = self._input[0]
-        self._target = plane.transpose(1, 2, 0) if image.layout == "NCHW" else plane
         self._nothing = np.zeros(0, np.int8)
 
     def infer(self, pixels: NDArray[np.uint8]) -> EndOutput:
         """Classify one frame; there are no features."""
-        self._target[...] = pixels
-        out = self._engine.run({"image": self._input})
+        out = self._engine.run(self._input.fill(pixels))
         return EndOutput(self._nothing, dequantize(out["logits"][0], self._logits))
 
 

@@ -212,7 +212,7 @@ def test_whole_model_takes_pixels_as_floats():
     assert list(model.infer(pixels).logits) == [1.0, 3.0]
     assert seen[0].dtype == np.float32
     assert np.array_equal(seen[0][0], pixels.transpose(2, 0, 1))
-    with pytest.raises(EngineError, match="is not a whole model"):
+    with pytest.raises(EngineError, match="not one image"):
         WholeModel(FakeEngine({"features": image}, {"logits": logits}, call), file)
 
 

@@ -236,7 +236,7 @@ def test_pixels_reach_the_engine_as_the_contract_says(bundle, layout, dtype):
 
 def test_only_an_end_model_is_taken_for_one(bundle):
     tail = bundle.tail_file()
-    with pytest.raises(EngineError, match="no end model"):
+    with pytest.raises(EngineError, match="not one image"):
         EndModel(load_engine(bundle, tail, 1), tail)
 
 

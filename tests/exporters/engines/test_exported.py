@@ -11,8 +11,9 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
+from edge_kit.engines.image_input import image_batch  # noqa: E402
 from edge_kit.tensors import TensorSpec  # noqa: E402
-from exporters.engines.exported import describe, pixels_for  # noqa: E402
+from exporters.engines.exported import describe  # noqa: E402
 from exporters.engines.onnx_export import export_full, trace_to_onnx  # noqa: E402
 from tests.support.tiny_halves import SIZE, photos  # noqa: E402
 
@@ -26,24 +27,24 @@ def image(dtype: str, layout: str = "NHWC") -> TensorSpec:
     return TensorSpec("image", shape, layout, dtype)
 
 
-def test_pixels_for_uint8_input_are_the_pixels():
-    np.testing.assert_array_equal(pixels_for(PIXELS, image("uint8")), PIXELS)
+def test_image_batch_for_uint8_input_are_the_pixels():
+    np.testing.assert_array_equal(image_batch(PIXELS, image("uint8")), PIXELS)
 
 
-def test_pixels_for_int8_input_are_128_less():
-    given = pixels_for(PIXELS, image("int8"))
+def test_image_batch_for_int8_input_are_128_less():
+    given = image_batch(PIXELS, image("int8"))
     assert given.dtype == np.int8
     np.testing.assert_array_equal(given.astype(int), PIXELS.astype(int) - 128)
 
 
-def test_pixels_for_int8_cover_all_256_levels():
+def test_image_batch_for_int8_cover_all_256_levels():
     levels = np.arange(256, dtype=np.uint8).reshape(1, 16, 16, 1)
     spec = TensorSpec("image", (16, 16, 1), "NHWC", "int8")
-    assert pixels_for(levels, spec).ravel().tolist() == list(range(-128, 128))
+    assert image_batch(levels, spec).ravel().tolist() == list(range(-128, 128))
 
 
-def test_pixels_for_float_nchw_input_are_transposed():
-    given = pixels_for(PIXELS, image("float32", "NCHW"))
+def test_image_batch_for_float_nchw_input_are_transposed():
+    given = image_batch(PIXELS, image("float32", "NCHW"))
     assert given.dtype == np.float32
     np.testing.assert_array_equal(given, PIXELS.transpose(0, 3, 1, 2))
 
