@@ -59,13 +59,13 @@ class EdgeKitError(Exception):
 
 
 class UsageError(EdgeKitError):
-    """A flag or an argument that makes no sense."""
+    """A flag or an argument that cannot be used."""
 
     exit_code = 2
 
 
 class ConfigError(UsageError):
-    """A configuration file or environment variable that makes no sense."""
+    """A configuration file or environment variable that cannot be used."""
 
 
 class BundleError(EdgeKitError):

@@ -316,7 +316,7 @@ class Topics:
         """Return the topics of the device that `topic` belongs to.
 
         Raises:
-            ValueError: It is no topic of this protocol.
+            ValueError: It is not a topic of this protocol.
         """
         parts = topic.split("/")
         if len(parts) != 4 or parts[:2] != ["edgekit", "1"]:

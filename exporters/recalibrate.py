@@ -24,7 +24,7 @@ from exporters.judge.thresholds import FittedExit, fit_exit
 
 __all__ = ["Recalibration", "recalibrate"]
 
-FEWEST = 20
+MIN_PHOTOS = 20
 Tick = Callable[[int, int], None]
 
 
@@ -122,7 +122,9 @@ def recalibrate(
 
 def _labelled(data: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]]:
     if not data.is_dir():
-        raise ExportError(f"there is no folder of photos at {data}", "check the path after --data")
+        raise ExportError(
+            f"the folder of photos {data} does not exist", "check the path after --data"
+        )
     folders = sorted(d for d in data.iterdir() if d.is_dir() and not d.name.startswith("."))
     unknown = [d.name for d in folders if d.name not in classes]
     if unknown:
@@ -136,10 +138,10 @@ def _labelled(data: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]]:
         for file in sorted(folder.rglob("*"))
         if file.suffix.lower() in PHOTO_SUFFIXES and file.is_file()
     ]
-    if len(files) < FEWEST:
+    if len(files) < MIN_PHOTOS:
         raise ExportError(
             f"{data} has {len(files)} photos, too few to fit a threshold on",
-            f"give at least {FEWEST}, one folder per class",
+            f"give at least {MIN_PHOTOS}, one folder per class",
         )
     return files
 
@@ -166,7 +168,7 @@ def _answer(
         cloud.append(tail.run({"features": to_layout(features, spec.layout, wanted)})["logits"][0])
         labels.append(label)
         sizes.append(message_size(features, spec)[0])
-    if len(labels) < FEWEST:
+    if len(labels) < MIN_PHOTOS:
         raise ExportError(f"only {len(labels)} of {len(files)} photos can be read")
     arrays = (np.stack(device), np.stack(cloud), np.array(labels, np.int64), np.array(sizes))
     return arrays, skipped

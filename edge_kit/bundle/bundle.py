@@ -84,7 +84,7 @@ class Bundle:
             split: Its name; None for the one that the tuning names, else the first.
 
         Raises:
-            BundleError: There is no such split; the message lists those that there are.
+            BundleError: The bundle has no split of that name; the message lists its splits.
         """
         names = [s.name for s in self.manifest.splits]
         if self.tuning.split is not None and self.tuning.split not in names:

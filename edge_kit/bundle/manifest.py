@@ -22,7 +22,7 @@ __all__ = ["MANIFEST", "SCHEMA", "Manifest", "Preprocessing", "StoredFile", "sha
 MANIFEST = "manifest.json"
 SCHEMA = 2
 RESIZE_RULES = ("squash", "crop")
-# The position of a model file states its role; digest and size stand in the table of files.
+# The position of a model file states its role; digest and size are in the table of files.
 _ELSEWHERE = ("role", "sha256", "size")
 
 

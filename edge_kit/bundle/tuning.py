@@ -1,6 +1,6 @@
 """``tuning.json``: what may change on a device without a new model.
 
-It is no part of the model's identity: no hash covers it, and workers need not know it.
+It is not part of the model's identity: no hash covers it, and workers need not know it.
 """
 
 from __future__ import annotations

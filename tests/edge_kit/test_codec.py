@@ -18,14 +18,14 @@ def deflate(raw: bytes) -> bytes:
 
 
 @given(st.binary(max_size=4096))
-def test_what_is_packed_expands_to_itself(raw):
+def test_packed_body_expands_to_itself(raw):
     codec, body = compress(raw)
     assert len(body) <= len(raw)
     assert expand(codec, body, len(raw)) == raw
 
 
 @given(st.lists(st.integers(-8, 7), min_size=64, max_size=2048))
-def test_few_levels_pack_near_their_entropy(levels):
+def test_few_levels_pack_close_to_their_entropy(levels):
     raw = np.array(levels, np.int8).tobytes()
     _codec, body = compress(raw)
     counts = np.unique(levels, return_counts=True)[1] / len(levels)
@@ -39,7 +39,7 @@ def test_noise_is_sent_raw():
     assert compress(raw) == (Codec.RAW, raw)
 
 
-def test_bodies_packed_long_ago_still_expand():
+def test_golden_bodies_expand():
     # Packers may differ between zlib builds, so only reading is held to fixed bytes.
     assert expand(1, bytes.fromhex("63200000"), 32) == bytes(32)
     assert expand(1, bytes.fromhex("0103 00fc ff 010203"), 3) == b"\x01\x02\x03"
@@ -62,21 +62,21 @@ def test_bodies_packed_long_ago_still_expand():
         (255, bytes(8), "codec"),
     ],
 )
-def test_a_broken_body_raises_its_reason(codec, body, reason):
+def test_damaged_body_raises_its_reason(codec, body, reason):
     with pytest.raises(DecodeError) as caught:
         expand(codec, body, 8)
     assert caught.value.reason == reason
 
 
 @given(st.integers(0, 255), st.binary(max_size=256), st.integers(1, 512))
-def test_any_bytes_expand_to_the_size_or_raise(codec, body, size):
+def test_any_bytes_expand_to_the_announced_size_or_raise(codec, body, size):
     try:
         assert len(expand(codec, body, size)) == size
     except DecodeError as error:
         assert error.reason in {"size", "deflate", "codec"}
 
 
-def test_a_bomb_costs_no_more_memory_than_its_announced_size():
+def test_bomb_needs_no_more_memory_than_its_announced_size():
     bomb = deflate(bytes(200_000_000))
     tracemalloc.start()
     with pytest.raises(DecodeError):

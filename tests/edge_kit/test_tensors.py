@@ -17,7 +17,7 @@ INT_SPEC = st.builds(
 )
 
 
-def test_size_and_bytes_follow_shape_and_dtype():
+def test_size_and_bytes_follow_from_shape_and_dtype():
     spec = TensorSpec("x", (3, 4, 5), "NCHW", "float32")
     assert spec.size == 60
     assert spec.nbytes == 240
@@ -36,7 +36,7 @@ def test_size_and_bytes_follow_shape_and_dtype():
         ({"scale": float("inf")}, "scale"),
     ],
 )
-def test_a_senseless_spec_is_refused_and_says_why(change, word):
+def test_invalid_spec_is_refused_with_the_reason(change, word):
     good = {"name": "x", "shape": (3, 4, 5), "layout": "NCHW", "dtype": "int8", "scale": 0.5}
     with pytest.raises(ValueError, match=word):
         TensorSpec(**(good | change))
@@ -49,7 +49,7 @@ def test_a_senseless_spec_is_refused_and_says_why(change, word):
     st.integers(-128, 255),
     st.data(),
 )
-def test_json_form_round_trips_and_ignores_unknown_keys(layout, dtype, scale, zero, data):
+def test_spec_survives_json_with_unknown_keys(layout, dtype, scale, zero, data):
     shape = tuple(data.draw(st.lists(st.integers(1, 99), min_size=layout[1], max_size=layout[1])))
     spec = TensorSpec("f", shape, layout[0], dtype, scale, zero)
     assert from_json(TensorSpec, to_json(spec) | {"later": True}) == spec
@@ -82,14 +82,14 @@ def test_quantize_saturates_at_the_ends_of_int32():
     assert ends.tolist() == [2**31 - 1, -(2**31)]
 
 
-def test_dequantize_lets_floats_pass():
+def test_dequantize_returns_floats_unchanged():
     spec = TensorSpec("x", (2,), "NC", "float16", 3.0, 1)
     values = dequantize(np.float16([1.5, -2.0]), spec)
     assert values.dtype == np.float32
     assert values.tolist() == [1.5, -2.0]
 
 
-def test_layouts_transpose_and_return():
+def test_transpose_to_layout_and_back_is_identity():
     nchw = np.arange(2 * 3 * 4 * 5).reshape(2, 3, 4, 5)
     nhwc = to_layout(nchw, "NCHW", "NHWC")
     assert nhwc.shape == (2, 4, 5, 3)
@@ -99,6 +99,6 @@ def test_layouts_transpose_and_return():
     assert to_layout(nchw, "NCHW", "NCHW") is nchw
 
 
-def test_a_transpose_that_does_not_exist_is_an_error():
+def test_unknown_transpose_is_refused():
     with pytest.raises(ValueError, match="NC to NHWC"):
         to_layout(np.zeros((1, 3)), "NC", "NHWC")

@@ -22,7 +22,7 @@ HEADER = FeatureHeader(MODEL, 1, SPEC, b"sample01", 1_700_000_000_123_456, 7, 0.
 MESSAGE = FeatureMessage(
     HEADER, np.array([1, -2, 3, -4, 5, -6, 7, -8], np.int8).reshape(SPEC.shape)
 )
-# Written down once; a reader of version 1 must understand them for ever.
+# Written once; a reader of version 1 must always understand them.
 FEATURE_GOLDEN = bytes.fromhex(
     "454b4631 01 35 0001020304050607 01 00 00 00 03 0200 0200 0200 0000803e fdff"
     "73616d706c653031 40222018240a0600 0700 0000203f 01fe03fc05fa07f8 c6094e84"
@@ -82,23 +82,23 @@ RESULTS = st.builds(
 )
 
 
-def test_a_feature_message_has_the_golden_bytes():
+def test_feature_message_encodes_to_the_golden_bytes():
     assert MESSAGE.encode() == FEATURE_GOLDEN
 
 
-def test_the_golden_feature_bytes_read_back():
+def test_golden_feature_bytes_decode():
     read = FeatureMessage.decode(FEATURE_GOLDEN)
     assert read.header == HEADER
     assert np.array_equal(read.features, MESSAGE.features)
 
 
-def test_a_result_has_the_golden_bytes_and_reads_back():
+def test_result_encodes_to_the_golden_bytes_and_decodes():
     assert RESULT.encode() == RESULT_GOLDEN
     assert ResultMessage.decode(RESULT_GOLDEN) == RESULT
 
 
 @given(messages())
-def test_any_feature_message_round_trips(message):
+def test_any_feature_message_survives_encoding(message):
     read = FeatureMessage.decode(message.encode())
     assert read.header == message.header
     assert read.features.dtype == message.features.dtype
@@ -106,17 +106,17 @@ def test_any_feature_message_round_trips(message):
 
 
 @given(RESULTS)
-def test_any_result_round_trips(result):
+def test_any_result_survives_encoding(result):
     assert ResultMessage.decode(result.encode()) == result
 
 
-def test_a_refusal_without_probabilities_round_trips():
+def test_refusal_without_probabilities_survives_encoding():
     refusal = ResultMessage(MODEL, b"sample01", Refusal.UNKNOWN_MODEL)
     assert ResultMessage.decode(refusal.encode()) == refusal
 
 
 @pytest.mark.parametrize("golden", [FEATURE_GOLDEN, RESULT_GOLDEN])
-def test_every_flipped_bit_is_noticed(golden):
+def test_every_flipped_bit_is_refused(golden):
     decode = FeatureMessage.decode if golden is FEATURE_GOLDEN else ResultMessage.decode
     for bit in range(8 * len(golden)):
         damaged = bytearray(golden)
@@ -126,7 +126,7 @@ def test_every_flipped_bit_is_noticed(golden):
 
 
 @pytest.mark.parametrize("golden", [FEATURE_GOLDEN, RESULT_GOLDEN])
-def test_every_truncation_and_extension_is_noticed(golden):
+def test_every_truncation_and_extension_is_refused(golden):
     decode = FeatureMessage.decode if golden is FEATURE_GOLDEN else ResultMessage.decode
     for length in range(len(golden)):
         with pytest.raises(DecodeError):
@@ -136,7 +136,7 @@ def test_every_truncation_and_extension_is_noticed(golden):
 
 
 @given(st.binary(max_size=200), st.booleans())
-def test_random_bytes_behind_the_magic_never_crash_a_reader(noise, result):
+def test_random_bytes_after_the_magic_raise_decode_errors_only(noise, result):
     magic, decode = (b"EKR1", ResultMessage.decode) if result else (b"EKF1", FeatureMessage.decode)
     with pytest.raises(DecodeError):
         decode(noise)
@@ -145,7 +145,7 @@ def test_random_bytes_behind_the_magic_never_crash_a_reader(noise, result):
 
 
 @given(st.binary(min_size=1, max_size=48), st.integers(6, len(FEATURE_GOLDEN) - 5))
-def test_a_sender_with_a_bug_yields_a_sound_message_or_a_decode_error(junk, at):
+def test_wrong_field_with_valid_crc_decodes_or_is_refused(junk, at):
     data = patched(FEATURE_GOLDEN, at, junk[: len(FEATURE_GOLDEN) - 4 - at])
     try:
         read = FeatureMessage.decode(data, limit=1000)
@@ -179,7 +179,7 @@ def test_a_sender_with_a_bug_yields_a_sound_message_or_a_decode_error(junk, at):
         (49, struct.pack("<f", float("nan")), "header"),
     ],
 )
-def test_a_wrong_field_of_a_feature_message_has_its_reason(at, value, reason):
+def test_wrong_feature_field_has_its_reason(at, value, reason):
     with pytest.raises(DecodeError) as caught:
         FeatureMessage.decode(patched(FEATURE_GOLDEN, at, value))
     assert caught.value.reason == reason
@@ -198,14 +198,14 @@ def test_a_wrong_field_of_a_feature_message_has_its_reason(at, value, reason):
         (41, b"\x00\xbc", "header"),
     ],
 )
-def test_a_wrong_field_of_a_result_has_its_reason(at, value, reason):
+def test_wrong_result_field_has_its_reason(at, value, reason):
     with pytest.raises(DecodeError) as caught:
         ResultMessage.decode(patched(RESULT_GOLDEN, at, value))
     assert caught.value.reason == reason
 
 
 @pytest.mark.parametrize("golden", [FEATURE_GOLDEN, RESULT_GOLDEN])
-def test_a_longer_header_of_a_later_writer_is_read(golden):
+def test_longer_header_of_a_newer_writer_is_read(golden):
     decode = FeatureMessage.decode if golden is FEATURE_GOLDEN else ResultMessage.decode
     size = golden[5]
     later = golden[:5] + bytes([size + 3]) + golden[6:size] + b"new" + golden[size:-4]
@@ -216,7 +216,7 @@ def test_a_longer_header_of_a_later_writer_is_read(golden):
         assert read.header == HEADER
 
 
-def test_the_limit_is_checked_before_anything_is_unpacked():
+def test_size_limit_is_checked_before_unpacking():
     with pytest.raises(DecodeError) as caught:
         FeatureMessage.decode(FEATURE_GOLDEN, limit=7)
     assert caught.value.reason == "shape"
@@ -224,25 +224,25 @@ def test_the_limit_is_checked_before_anything_is_unpacked():
 
 
 @pytest.mark.parametrize("features", [np.zeros((2, 2), np.int8), np.zeros((2, 2, 2), np.uint8)])
-def test_features_that_do_not_fit_their_spec_are_not_sent(features):
+def test_features_that_do_not_fit_their_spec_are_refused(features):
     with pytest.raises(ValueError, match="spec says"):
         FeatureMessage(HEADER, features).encode()
 
 
 @pytest.mark.parametrize("wrong", [b"", b"short", b"too long!"])
-def test_ids_of_the_wrong_length_are_not_cut_or_padded(wrong):
+def test_ids_of_wrong_length_are_refused(wrong):
     with pytest.raises(ValueError, match="8 bytes"):
         FeatureMessage(replace(HEADER, sample=wrong), MESSAGE.features).encode()
     with pytest.raises(ValueError, match="8 bytes"):
         replace(RESULT, model=wrong).encode()
 
 
-def test_engine_time_saturates():
+def test_engine_time_saturates_at_its_field():
     slow = replace(RESULT, engine_us=2**40)
     assert ResultMessage.decode(slow.encode()).engine_us == 2**32 - 1
 
 
-def test_topics_belong_to_a_device():
+def test_topics_contain_the_device_id():
     topics = Topics("cam-7.a_b")
     assert topics.features == "edgekit/1/cam-7.a_b/features"
     kinds = [topics.features, topics.results, topics.state, topics.status, topics.desired]
@@ -252,7 +252,7 @@ def test_topics_belong_to_a_device():
 
 
 @pytest.mark.parametrize("device", ["", "a" * 65, "a/b", "a+b", "#", "a b", "ü", "a\0"])
-def test_a_device_id_that_would_break_a_topic_is_refused(device):
+def test_device_id_not_allowed_in_topics_is_refused(device):
     with pytest.raises(ValueError, match="device id"):
         Topics(device)
 
@@ -260,7 +260,7 @@ def test_a_device_id_that_would_break_a_topic_is_refused(device):
 @pytest.mark.parametrize(
     "topic", ["", "edgekit/1/a", "edgekit/2/a/results", "x/1/a/b", "edgekit/1/a/b/c"]
 )
-def test_a_topic_of_another_protocol_is_refused(topic):
+def test_topic_of_another_protocol_is_refused(topic):
     with pytest.raises(ValueError, match="edgekit/1"):
         Topics.of(topic)
 
@@ -272,7 +272,7 @@ ROW = re.compile(r"^\| (\d+) \| (\d+) \| `([^`]+)` \|", re.MULTILINE)
     ("title", "layout"),
     [("Feature message", wire._FEATURE), ("Result message", wire._RESULT)],
 )
-def test_the_byte_tables_of_the_documentation_are_the_structs(title, layout):
+def test_documented_byte_tables_match_the_structs(title, layout):
     text = (Path(__file__).parents[2] / "docs/wire-format.md").read_text(encoding="utf-8")
     section = text.split(f"## {title}")[1].split("\n## ")[0]
     rows = [(int(at), int(size), code) for at, size, code in ROW.findall(section)]
@@ -285,7 +285,7 @@ def test_the_byte_tables_of_the_documentation_are_the_structs(title, layout):
     assert "<" + "".join(code for _, _, code in rows) == layout.format
 
 
-def test_the_documentation_shows_the_golden_bytes():
+def test_documented_bytes_are_the_golden_ones():
     text = (Path(__file__).parents[2] / "docs/wire-format.md").read_text(encoding="utf-8")
     dumps = ["".join(b.split()) for b in re.findall(r"```hex\n(.*?)```", text, re.DOTALL)]
     assert dumps == [FEATURE_GOLDEN.hex(), RESULT_GOLDEN.hex()]

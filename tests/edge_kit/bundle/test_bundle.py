@@ -54,7 +54,7 @@ def refused(path: Path, words: str, **options) -> BundleError:
     return caught.value
 
 
-def test_a_directory_opens(root):
+def test_directory_opens(root):
     bundle = Bundle.open(root)
     assert bundle.manifest.classes == CLASSES
     assert bundle.path(bundle.end_files()[0]) == root / "end/any.onnx"
@@ -62,14 +62,14 @@ def test_a_directory_opens(root):
     assert bundle.split.name == "pool"
 
 
-def test_a_packed_bundle_opens_as_the_same_bundle(root, packed, tmp_path):
+def test_packed_file_opens_as_the_same_bundle(root, packed, tmp_path):
     bundle = Bundle.open(packed, cache=tmp_path / "cache")
     assert bundle.manifest == Bundle.open(root).manifest
     for name in (MANIFEST, "end/any.onnx", "cloud/tail.onnx", "labels.txt"):
         assert (bundle.root / name).read_bytes() == (root / name).read_bytes()
 
 
-def test_packing_is_reproducible_and_leaves_unlisted_files_out(root, packed, tmp_path):
+def test_pack_is_reproducible_and_skips_unlisted_files(root, packed, tmp_path):
     (root / "notes.txt").write_text("not in the manifest")
     os.utime(root / "labels.txt", (1, 1))
     (root / "labels.txt").chmod(0o600)
@@ -79,7 +79,7 @@ def test_packing_is_reproducible_and_leaves_unlisted_files_out(root, packed, tmp
     assert "notes.txt" not in zipfile.ZipFile(out).namelist()
 
 
-def test_a_packed_bundle_is_unpacked_once(packed, tmp_path):
+def test_packed_file_is_unpacked_once(packed, tmp_path):
     cache = tmp_path / "cache"
     first = Bundle.open(packed, cache=cache)
     before = (first.root / MANIFEST).stat().st_mtime_ns
@@ -90,7 +90,7 @@ def test_a_packed_bundle_is_unpacked_once(packed, tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["truncate", "remove", "remove manifest"])
-def test_a_damaged_unpacked_copy_is_made_again(packed, tmp_path, damage):
+def test_damaged_unpacked_copy_is_replaced(packed, tmp_path, damage):
     cache = tmp_path / "cache"
     copy = Bundle.open(packed, cache=cache).root
     match damage:
@@ -103,23 +103,23 @@ def test_a_damaged_unpacked_copy_is_made_again(packed, tmp_path, damage):
     assert Bundle.open(packed, cache=cache).manifest.classes == CLASSES
 
 
-def test_several_processes_may_unpack_at_once(packed, tmp_path):
+def test_several_threads_unpack_into_one_folder(packed, tmp_path):
     with ThreadPoolExecutor(8) as pool:
         opened = list(pool.map(lambda _: Bundle.open(packed, cache=tmp_path / "c"), range(8)))
     assert len({b.root for b in opened}) == 1
 
 
-def test_a_missing_bundle(tmp_path):
+def test_missing_path_is_refused(tmp_path):
     refused(tmp_path / "none", "no bundle at")
     refused(tmp_path / ("x" * 300), "cannot be read")
 
 
-def test_a_directory_that_is_no_bundle(tmp_path):
+def test_directory_without_manifest_is_refused(tmp_path):
     refused(tmp_path, "not a valid bundle: manifest.json is missing")
 
 
 @pytest.mark.parametrize("name", ["end/any.onnx", "cloud/tail.onnx", "labels.txt"])
-def test_a_truncated_tampered_or_missing_file_is_named(root, name):
+def test_truncated_changed_or_missing_file_is_named(root, name):
     whole = (root / name).read_bytes()
     (root / name).write_bytes(whole[:-1])
     refused(root, f"{name} .* truncated or was changed")
@@ -132,37 +132,37 @@ def test_a_truncated_tampered_or_missing_file_is_named(root, name):
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b"\xff\xfe", b'{"schema": 1', b"[" * 100_000])
-def test_a_broken_manifest_is_one_sentence(root, text):
+def test_manifest_that_is_not_json_is_one_sentence(root, text):
     (root / MANIFEST).write_bytes(text)
     refused(root, "manifest.json")
 
 
-def test_a_truncated_manifest_is_noticed_at_every_length(root):
+def test_manifest_truncated_at_any_length_is_refused(root):
     whole = (root / MANIFEST).read_bytes()
     for length in range(0, len(whole), 97):
         (root / MANIFEST).write_bytes(whole[:length])
         refused(root, "manifest.json")
 
 
-def test_a_newer_schema_says_what_to_update(root):
+def test_newer_schema_says_what_to_update(root):
     edit(root, schema=99)
     refused(root, "schema 99.*update edge-kit")
 
 
-def test_an_edited_manifest_is_noticed(root):
+def test_edited_manifest_is_refused(root):
     edit(root, classes=["green", "red", "blue"])
     refused(root, "model hash")
 
 
 @pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "a/../../b", "..\\secret", "a\0b"])
-def test_a_manifest_cannot_name_files_outside(root, name):
+def test_manifest_that_names_a_file_outside_is_refused(root, name):
     (root.parent / "secret").write_text("s")
     files = json.loads((root / MANIFEST).read_text())["files"]
     edit(root, files=files | {name: {"sha256": "0" * 64, "size": 1}})
     refused(root, "outside the bundle")
 
 
-def test_a_packed_file_cannot_write_outside(tmp_path):
+def test_packed_file_with_an_entry_outside_is_refused(tmp_path):
     evil = tmp_path / "evil.ekb"
     for name in ("../escaped", "/tmp-escaped", "a/../../escaped"):
         with zipfile.ZipFile(evil, "w") as archive:
@@ -171,7 +171,7 @@ def test_a_packed_file_cannot_write_outside(tmp_path):
     assert sorted(p.name for p in tmp_path.rglob("*escaped*")) == []
 
 
-def test_a_truncated_packed_file_is_refused_at_every_length(packed, tmp_path):
+def test_packed_file_truncated_at_any_length_is_refused(packed, tmp_path):
     whole = packed.read_bytes()
     for length in range(0, len(whole), max(1, len(whole) // 40)):
         cut = tmp_path / "cut.ekb"
@@ -185,7 +185,7 @@ def test_a_truncated_packed_file_is_refused_at_every_length(packed, tmp_path):
     max_examples=150,
 )
 @given(st.data())
-def test_a_damaged_packed_file_opens_right_or_is_refused(packed, tmp_path, data):
+def test_damaged_packed_file_opens_unchanged_or_is_refused(packed, tmp_path, data):
     damaged = bytearray(packed.read_bytes())
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(damaged) - 1))
@@ -199,14 +199,14 @@ def test_a_damaged_packed_file_opens_right_or_is_refused(packed, tmp_path, data)
     shutil.rmtree(tmp_path / "cache", ignore_errors=True)
 
 
-def test_a_compressed_bomb_is_not_unpacked(tmp_path):
+def test_compressed_bomb_is_not_unpacked(tmp_path):
     bomb = tmp_path / "bomb.ekb"
     with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(MANIFEST, bytes(50_000_000))
     refused(bomb, "compressed.*edge-kit bundle pack", cache=tmp_path / "cache")
 
 
-def test_an_encrypted_entry_is_refused(packed, tmp_path):
+def test_encrypted_entry_is_refused(packed, tmp_path):
     locked = bytearray(packed.read_bytes())
     at = locked.find(b"PK\x01\x02")
     struct.pack_into("<H", locked, at + 8, 1)
@@ -215,30 +215,30 @@ def test_an_encrypted_entry_is_refused(packed, tmp_path):
     refused(file, "not a valid bundle file", cache=tmp_path / "cache")
 
 
-def test_a_cache_that_cannot_be_written_is_named(packed, tmp_path):
+def test_unwritable_cache_is_named(packed, tmp_path):
     (tmp_path / "file").write_text("in the way")
     refused(packed, "cannot unpack .* into", cache=tmp_path / "file/cache")
 
 
-def test_the_cache_lies_where_the_user_keeps_caches(packed, tmp_path, monkeypatch):
+def test_cache_is_in_the_users_cache_folder(packed, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert Bundle.open(packed).root.parent == tmp_path / "edge-kit/bundles"
 
 
-def test_a_user_without_a_home_is_told_where_to_unpack(packed, monkeypatch):
+def test_user_without_a_home_is_told_where_to_unpack(packed, monkeypatch):
     monkeypatch.setattr("os.path.expanduser", lambda path: path)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     refused(packed, "no home .* set XDG_CACHE_HOME")
 
 
-def test_packing_into_a_folder_that_is_not_there(root, tmp_path):
+def test_pack_without_target_folder_or_bundle_is_refused(root, tmp_path):
     with pytest.raises(BundleError, match="cannot write"):
         pack(root, tmp_path / "none/tiny.ekb")
     with pytest.raises(BundleError, match="is not a valid bundle"):
         pack(tmp_path, tmp_path / "tiny.ekb")
 
 
-def test_an_architecture_without_an_end_model_is_told_what_there_is(root):
+def test_architecture_without_end_model_is_told_which_exist(root):
     bundle = Bundle.open(root)
     other = with_split(bundle, end=(replace(bundle.split.end[0], arch="armv7l"),))
     assert other.end_files("armv7l")
@@ -263,13 +263,13 @@ def test_bundle_without_cloud_half_says_so(root):
         ("riscv64", 8, "riscv64"),
     ],
 )
-def test_machines_have_the_names_that_manifests_use(monkeypatch, machine, pointer, arch):
+def test_machine_arch_is_the_manifests_name(monkeypatch, machine, pointer, arch):
     monkeypatch.setattr(bundle_module.platform, "machine", lambda: machine)
     monkeypatch.setattr(bundle_module.struct, "calcsize", lambda _format: pointer)
     assert machine_arch() == arch
 
 
-def test_a_file_that_may_not_be_read_is_a_sentence(root, monkeypatch):
+def test_unreadable_file_is_one_sentence(root, monkeypatch):
     def refuse(path):
         raise PermissionError(13, "Permission denied")
 

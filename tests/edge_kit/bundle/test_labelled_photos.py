@@ -58,14 +58,14 @@ def index(*rows: dict, **more: object) -> dict[str, bytes]:
         ((5, 5), 0, []),
     ],
 )
-def test_classes_take_turns(counts, most, want):
+def test_choice_takes_classes_in_turn(counts, most, want):
     chosen = choose_reference(photos(*counts), most)
     assert sorted(np.unique([p.label for p in chosen], return_counts=True)[1].tolist()) == sorted(
         want
     )
 
 
-def test_only_names_decide():
+def test_choice_depends_on_names_only():
     all_of_it = photos(30, 30)
     chosen = choose_reference(all_of_it, 4)
     assert choose_reference(all_of_it[::-1], 4) == chosen
@@ -76,7 +76,7 @@ def test_only_names_decide():
         assert got == set(names[:2])
 
 
-def test_the_set_is_of_the_test_split_at_the_size_of_the_model(data):
+def test_reference_photos_are_of_the_test_split_at_model_size(data):
     files = encode_reference(data, RULE, 6)
     found = json.loads(files.pop(INDEX))
     assert found["split"] == "test" and "SHA-256" in found["rule"] and "75" in found["encoding"]
@@ -92,18 +92,18 @@ def test_the_set_is_of_the_test_split_at_the_size_of_the_model(data):
             assert abs(int(np.asarray(image)[0, 0, 0]) - int(original[0, 0, 0])) <= 2
 
 
-def test_no_photos_no_files(data):
+def test_zero_reference_photos_make_no_files(data):
     assert encode_reference(data, RULE, 0) == {}
 
 
 @pytest.mark.parametrize("name", ["a\\b", ".hidden", "..", "x/y", "\n"])
-def test_a_class_with_an_odd_name_gets_a_plain_folder(data, name):
+def test_class_with_unusual_name_gets_a_plain_folder(data, name):
     odd = replace(data, classes=(name, "t-shirt"))
     paths = [p for p in encode_reference(odd, RULE, 2) if p != INDEX]
     assert paths == [f"{FOLDER}/class-0/000.jpg", f"{FOLDER}/t-shirt/000.jpg"]
 
 
-def test_a_bundle_reads_back_what_was_written(tmp_path, data):
+def test_reference_set_is_read_back(tmp_path, data):
     bundle = make_bundle(tmp_path / "bundle")
     assert read_reference(bundle) is None
     before = bundle.manifest.model_hash
@@ -115,7 +115,7 @@ def test_a_bundle_reads_back_what_was_written(tmp_path, data):
     assert bundle.manifest.model_hash == before
 
 
-def test_a_changed_photo_is_noticed_with_the_bundle(tmp_path, data):
+def test_changed_photo_is_refused_with_the_bundle(tmp_path, data):
     bundle = add(make_bundle(tmp_path / "bundle"), encode_reference(data, RULE, 4))
     read_reference(bundle).photos[0].path.write_bytes(b"another")
     with pytest.raises(BundleError, match="SHA-256 differs"):
@@ -141,27 +141,27 @@ def test_a_changed_photo_is_noticed_with_the_bundle(tmp_path, data):
         (index({"path": INDEX, "label": 0}, {"path": INDEX, "label": 0}), "lists a photo twice"),
     ],
 )
-def test_a_senseless_index_is_one_sentence(tmp_path, files, why):
+def test_invalid_index_is_one_sentence(tmp_path, files, why):
     bundle = add(make_bundle(tmp_path / "bundle"), files)
     with pytest.raises(BundleError, match=why) as caught:
         read_reference(bundle)
     assert "\n" not in str(caught.value)
 
 
-def test_keys_of_a_later_exporter_are_ignored(tmp_path):
+def test_unknown_keys_of_the_index_are_ignored(tmp_path):
     bundle = add(make_bundle(tmp_path / "bundle"), {"x.jpg": b"x"})
     files = {INDEX: json.dumps({"photos": [{"path": "x.jpg", "label": 1, "new": 1}]}).encode()}
     assert read_reference(add(bundle, files)).sentence() == "1 labelled photo"
 
 
-def test_the_name_of_a_set_is_its_files_and_classes():
+def test_set_digest_covers_files_and_classes():
     one, two = ("a" * 64, 0), ("b" * 64, 1)
     name = photo_set_digest([one, two])
     assert photo_set_digest([two, one]) == name
     assert len({name, photo_set_digest([one]), photo_set_digest([one, ("b" * 64, 0)])}) == 3
 
 
-def test_the_shipped_bundle_carries_seven_of_each_class(tmp_path):
+def test_shipped_bundle_has_seven_photos_of_each_class(tmp_path):
     bundle = Bundle.open(ASSETS / "clothing.ekb", cache=tmp_path)
     found = read_reference(bundle)
     assert found.split == "test"
@@ -176,5 +176,5 @@ def test_the_shipped_bundle_carries_seven_of_each_class(tmp_path):
     assert len({Path(row["name"]).name for row in named} - shipped) == 1
 
 
-def test_bundle_and_photos_together_stay_small():
+def test_shipped_bundle_and_photos_stay_below_15_mb():
     assert sum(p.stat().st_size for p in ASSETS.rglob("*") if p.is_file()) <= 15_000_000

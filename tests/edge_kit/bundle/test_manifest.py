@@ -52,11 +52,11 @@ def changed(*path, to) -> dict:
     return data
 
 
-def test_a_manifest_round_trips_through_json_text():
+def test_manifest_survives_json_text():
     assert Manifest.from_json(json.loads(json.dumps(MANIFEST.to_json()))) == MANIFEST
 
 
-def test_unknown_keys_of_a_later_writer_are_ignored():
+def test_unknown_keys_are_ignored():
     data = MANIFEST.to_json()
     data["later"] = 1
     data["splits"][0]["end"][0]["later"] = 1
@@ -64,7 +64,7 @@ def test_unknown_keys_of_a_later_writer_are_ignored():
     assert Manifest.from_json(data) == MANIFEST
 
 
-def test_the_wire_id_is_the_start_of_the_model_hash():
+def test_wire_id_is_the_start_of_the_model_hash():
     assert MANIFEST.wire_id.hex() == MANIFEST.model_hash[:16]
     assert len(MANIFEST.wire_id) == 8
 
@@ -81,7 +81,7 @@ def test_the_wire_id_is_the_start_of_the_model_hash():
         having(end=(replace(END, figures={}),)),
     ],
 )
-def test_what_decides_no_answer_leaves_the_model_hash_alone(other):
+def test_model_hash_ignores_what_decides_no_answer(other):
     assert other.model_hash == MANIFEST.model_hash
 
 
@@ -97,12 +97,12 @@ def test_what_decides_no_answer_leaves_the_model_hash_alone(other):
         replace(MANIFEST, full=()),
     ],
 )
-def test_what_decides_an_answer_changes_the_model_hash(other):
+def test_model_hash_changes_with_what_decides_answers(other):
     assert other.model_hash != MANIFEST.model_hash
 
 
 @pytest.mark.parametrize("key", ["name", "classes", "preprocessing", "splits", "files"])
-def test_a_missing_key_is_named(key):
+def test_missing_key_is_named(key):
     with pytest.raises(BundleError, match=key):
         Manifest.from_json(changed(key, to=...))
 
@@ -138,7 +138,7 @@ def test_a_missing_key_is_named(key):
         (("figures",), 3, "figures"),
     ],
 )
-def test_a_senseless_manifest_is_one_sentence(path, to, words):
+def test_invalid_manifest_is_one_sentence(path, to, words):
     with pytest.raises(BundleError, match=words) as caught:
         Manifest.from_json(changed(*path, to=to))
     assert "\n" not in str(caught.value)
@@ -162,7 +162,7 @@ PATHS = [
 
 
 @given(st.sampled_from(PATHS), JSON)
-def test_any_json_in_any_place_is_read_or_refused(path, value):
+def test_any_json_anywhere_is_read_or_refused(path, value):
     whole = {"manifest": copy.deepcopy(MANIFEST.to_json())}
     place, keys = whole, ("manifest", *path)
     for key in keys[:-1]:

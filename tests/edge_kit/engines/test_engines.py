@@ -57,7 +57,7 @@ def test_end_model_knows_red_green_and_blue(end, pixels, label):
     assert out.features.shape == end.feature_spec.shape
 
 
-def test_logits_are_reals_whatever_the_engine_gives(end):
+def test_logits_are_dequantized_to_float32(end):
     # 200 averages to 200 in every channel; the model's gain is 0.05, LOGITS.scale 0.0625
     np.testing.assert_allclose(end.infer(plain(200, 100, 0)).logits, [10, 5, 0], atol=0.07)
 
@@ -73,7 +73,7 @@ def test_engines_agree_on_features(bundle):
         assert np.abs(want.astype(int) - have.astype(int)).max() <= 1
 
 
-def test_a_batch_keeps_order_and_length(end):
+def test_batch_keeps_order_and_length(end):
     spec = end.engine.inputs["image"]
     images = noise(5)
     batch = to_layout(images, "NHWC", spec.layout)
@@ -83,7 +83,7 @@ def test_a_batch_keeps_order_and_length(end):
     assert len(out["logits"]) == 5
 
 
-def test_results_survive_the_next_frame(end):
+def test_output_is_unchanged_by_the_next_frame(end):
     first = end.infer(plain(255, 0, 0))
     kept = first.features.copy()
     end.infer(plain(0, 0, 255))
@@ -101,7 +101,7 @@ def test_results_survive_the_next_frame(end):
         lambda x: {},
     ],
 )
-def test_a_wrong_input_is_refused_before_native_code(end, change):
+def test_wrong_input_is_refused_before_native_code(end, change):
     spec = end.engine.inputs["image"]
     good = np.zeros((1, *spec.shape), spec.dtype)
     with pytest.raises(EngineError):
@@ -109,20 +109,20 @@ def test_a_wrong_input_is_refused_before_native_code(end, change):
     assert end.engine.run({"image": good})["logits"].shape == (1, 3)
 
 
-def test_a_closed_engine_says_so(end):
+def test_closed_engine_refuses_to_run(end):
     end.close()
     with pytest.raises(EngineError, match="closed"):
         end.infer(plain(0, 0, 0))
 
 
-def test_a_frame_of_the_wrong_size_is_refused(end):
+def test_frame_of_wrong_size_is_refused(end):
     with pytest.raises(EngineError, match=r"\(16, 16, 3\)"):
         end.infer(np.zeros((8, 8, 3), np.uint8))
 
 
 @pytest.mark.parametrize("content", [b"", b"not a model at all", b"\x00" * 4096])
 @pytest.mark.parametrize("kind", ["onnx", "tflite"])
-def test_a_damaged_file_is_a_sentence(bundle, kind, content):
+def test_damaged_file_is_one_sentence(bundle, kind, content):
     file = next(f for f in bundle.end_files() if f.engine == kind)
     bundle.path(file).write_bytes(content)
     with pytest.raises(EngineError) as info:
@@ -134,7 +134,7 @@ def test_a_damaged_file_is_a_sentence(bundle, kind, content):
 @pytest.mark.parametrize(
     "change", [{"name": "feats"}, {"dtype": "uint8"}, {"shape": (3, 4, 5)}, {"shape": (4, 3, 3)}]
 )
-def test_a_file_that_is_not_what_the_manifest_says_is_refused(bundle, kind, change):
+def test_file_that_differs_from_its_entry_is_refused(bundle, kind, change):
     file = next(f for f in bundle.end_files() if f.engine == kind)
     wrong = tuple(replace(s, **change) if s.name == "features" else s for s in file.outputs)
     with pytest.raises(EngineError):
@@ -142,14 +142,14 @@ def test_a_file_that_is_not_what_the_manifest_says_is_refused(bundle, kind, chan
 
 
 @pytest.mark.parametrize("change", [{"scale": 2.1}, {"zero_point": -63}])
-def test_tflite_quantization_must_be_the_manifests(bundle, change):
+def test_tflite_file_with_another_quantization_is_refused(bundle, change):
     file = next(f for f in bundle.end_files() if f.engine == "tflite")
     wrong = tuple(replace(s, **change) if s.name == "features" else s for s in file.outputs)
     with pytest.raises(EngineError, match="scale"):
         load_engine(bundle, replace(file, outputs=wrong), 1)
 
 
-def test_an_unknown_engine_and_no_threads_are_refused(bundle):
+def test_unknown_engine_and_zero_threads_are_refused(bundle):
     file = bundle.end_files()[0]
     with pytest.raises(EngineError, match="update edge-kit"):
         load_engine(bundle, replace(file, engine="abacus"), 1)
@@ -166,7 +166,7 @@ def test_tail_takes_batches(bundle):
     assert tail.threads == 1
 
 
-def test_a_missing_package_names_the_extra(bundle, monkeypatch):
+def test_missing_package_names_the_extra(bundle, monkeypatch):
     real = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util,
@@ -179,14 +179,14 @@ def test_a_missing_package_names_the_extra(bundle, monkeypatch):
     assert missing_extra("onnx") is None
 
 
-def test_tflite_without_any_interpreter(bundle, monkeypatch):
+def test_tflite_without_interpreter_names_the_extra(bundle, monkeypatch):
     monkeypatch.setattr(tflite_module, "INTERPRETERS", ("no_such_package.interpreter",))
     file = next(f for f in bundle.end_files() if f.engine == "tflite")
     with pytest.raises(MissingExtraError, match=r"edge-kit\[tflite\]"):
         TfliteEngine(bundle.path(file), file, 1)
 
 
-def test_a_broken_interpreter_is_named_and_the_next_one_tried(bundle, monkeypatch, tmp_path):
+def test_broken_interpreter_is_named_and_the_next_one_tried(bundle, monkeypatch, tmp_path):
     (tmp_path / "broken_runtime").mkdir()
     (tmp_path / "broken_runtime" / "__init__.py").write_text("")
     (tmp_path / "broken_runtime" / "interpreter.py").write_text(
@@ -202,7 +202,7 @@ def test_a_broken_interpreter_is_named_and_the_next_one_tried(bundle, monkeypatc
     TfliteEngine(bundle.path(file), file, 1).close()
 
 
-def test_onnx_missing(bundle, monkeypatch):
+def test_missing_onnxruntime_names_the_extra(bundle, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "onnxruntime", None)
     file = bundle.end_files()[0]
     with pytest.raises(MissingExtraError, match=r"edge-kit\[onnx\]"):
@@ -211,7 +211,7 @@ def test_onnx_missing(bundle, monkeypatch):
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "float32"])
-def test_pixels_reach_the_engine_as_the_contract_says(bundle, layout, dtype):
+def test_pixels_are_converted_to_layout_and_dtype_of_the_input(bundle, layout, dtype):
     height, width = 2, 5
     shape = (3, height, width) if layout == "NCHW" else (height, width, 3)
     image = TensorSpec("image", shape, layout, dtype)
@@ -234,13 +234,13 @@ def test_pixels_reach_the_engine_as_the_contract_says(bundle, layout, dtype):
         np.testing.assert_array_equal(to_layout(have, layout, "NHWC")[0], want)
 
 
-def test_only_an_end_model_is_taken_for_one(bundle):
+def test_cloud_half_is_refused_as_end_model(bundle):
     tail = bundle.tail_file()
     with pytest.raises(EngineError, match="not one image"):
         EndModel(load_engine(bundle, tail, 1), tail)
 
 
-def test_the_kept_tflite_file_is_what_its_builder_makes():
+def test_tflite_fixture_is_what_its_builder_makes():
     pytest.importorskip("ai_edge_litert.schema_py_generated")
     pytest.importorskip("flatbuffers")
     assert tiny_tflite.FILE.read_bytes() == tiny_tflite.build()

@@ -68,7 +68,7 @@ def test_probe_compares_answers_with_those_of_the_export(bundle):
         assert (result.ok, result.agree, result.total) == (True, 3, 4)
 
 
-def test_an_engine_that_answers_otherwise_is_not_used(bundle, cache):
+def test_engine_with_other_answers_than_the_export_is_not_used(bundle, cache):
     bundle = with_selftest(bundle, [1, 2, 0, 0])
     result = probe(bundle, bundle.end_files()[0], 1)
     assert not result.ok
@@ -77,7 +77,7 @@ def test_an_engine_that_answers_otherwise_is_not_used(bundle, cache):
         open_end_model(bundle, cache=cache)
 
 
-def test_references_that_cannot_be_read_are_a_sentence(bundle):
+def test_unreadable_reference_photos_are_one_sentence(bundle):
     path = bundle.root / SELFTEST
     path.parent.mkdir()
     path.write_bytes(b"no npz")
@@ -87,7 +87,7 @@ def test_references_that_cannot_be_read_are_a_sentence(bundle):
     assert "cannot be read" in result.error
 
 
-def test_probe_names_a_damaged_file(bundle):
+def test_probe_of_damaged_file_names_it(bundle):
     file = bundle.end_files()[0]
     bundle.path(file).write_bytes(b"gone")
     result = probe(bundle, file, 1)
@@ -112,7 +112,7 @@ def test_probe_result_is_what_the_child_answers(bundle):
 
 @pytest.mark.parametrize("fast", ["onnx", "tflite"])
 @pytest.mark.parametrize("onnx_first", [True, False])
-def test_auto_takes_the_faster(tmp_path, cache, fast, onnx_first):
+def test_auto_takes_the_faster_engine(tmp_path, cache, fast, onnx_first):
     bundle = tiny_tflite.make_bundle_with_both(tmp_path / "b", onnx_first=onnx_first)
     model = open_end_model(
         bundle,
@@ -123,7 +123,7 @@ def test_auto_takes_the_faster(tmp_path, cache, fast, onnx_first):
     assert model.engine.name == fast
 
 
-def test_an_engine_that_dies_gives_way_to_the_next(bundle, cache):
+def test_engine_that_dies_gives_way_to_the_next(bundle, cache):
     def trial(b, file, threads):
         if file.engine == "onnx":
             return probe(b, file, threads, command=suicide("SIGILL"))
@@ -132,7 +132,7 @@ def test_an_engine_that_dies_gives_way_to_the_next(bundle, cache):
     assert open_end_model(bundle, threads=1, trial=trial, cache=cache).engine.name == "tflite"
 
 
-def test_when_none_works_every_reason_is_named(bundle, cache):
+def test_all_engines_failing_names_every_reason(bundle, cache):
     with pytest.raises(EngineError) as info:
         open_end_model(
             bundle,
@@ -144,19 +144,19 @@ def test_when_none_works_every_reason_is_named(bundle, cache):
 
 
 @pytest.mark.parametrize("engine", ["onnx", "tflite"])
-def test_an_engine_by_name(bundle, cache, engine):
+def test_named_engine_is_used(bundle, cache, engine):
     model = open_end_model(bundle, engine, threads=1, cache=cache)
     assert model.engine.name == engine
     assert model.file.engine == engine
 
 
-def test_an_engine_that_the_bundle_lacks(tmp_path, cache):
+def test_engine_missing_from_the_bundle_is_refused(tmp_path, cache):
     bundle = make_bundle(tmp_path / "onnx-only")
     with pytest.raises(EngineError, match="it has: onnx"):
         open_end_model(bundle, "tflite", cache=cache)
 
 
-def test_no_end_model_for_this_architecture(bundle, cache, monkeypatch):
+def test_architecture_without_end_model_is_refused(bundle, cache, monkeypatch):
     monkeypatch.setattr("platform.machine", lambda: "riscv64")
     # 'any' fits everywhere, so only a bundle without such a file refuses
     assert len(bundle.end_files()) == 2
@@ -173,18 +173,18 @@ def without(monkeypatch, *packages: str) -> None:
     )
 
 
-def test_an_engine_by_name_that_is_not_installed(bundle, cache, monkeypatch):
+def test_named_engine_not_installed_is_refused(bundle, cache, monkeypatch):
     without(monkeypatch, "onnxruntime")
     with pytest.raises(MissingExtraError, match=r"pip install 'edge-kit\[onnx\]'"):
         open_end_model(bundle, "onnx", cache=cache)
 
 
-def test_auto_without_one_package_uses_the_other(bundle, cache, monkeypatch):
+def test_auto_with_one_package_missing_uses_the_other(bundle, cache, monkeypatch):
     without(monkeypatch, "onnxruntime")
     assert open_end_model(bundle, threads=1, cache=cache).engine.name == "tflite"
 
 
-def test_auto_without_any_package_names_both_extras(bundle, cache, monkeypatch):
+def test_auto_with_both_packages_missing_names_both_extras(bundle, cache, monkeypatch):
     without(monkeypatch, "onnxruntime", "tflite_runtime", "ai_edge_litert")
     with pytest.raises(EngineError) as info:
         open_end_model(bundle, cache=cache)
@@ -192,7 +192,7 @@ def test_auto_without_any_package_names_both_extras(bundle, cache, monkeypatch):
     assert "edge-kit[tflite]" in str(info.value)
 
 
-def test_a_trial_is_made_once(bundle, cache, tmp_path):
+def test_trial_is_made_once(bundle, cache, tmp_path):
     made = []
 
     def trial(_b, file, threads):
@@ -206,7 +206,7 @@ def test_a_trial_is_made_once(bundle, cache, tmp_path):
     assert len(made) == 4
 
 
-def test_a_failure_is_tried_again(bundle, cache):
+def test_failed_trial_is_repeated(bundle, cache):
     file = bundle.end_files()[0]
     cache.put(file, 1, ProbeResult(False, error="busy"))
     assert cache.get(file, 1) is None
@@ -214,7 +214,7 @@ def test_a_failure_is_tried_again(bundle, cache):
     assert cache.get(file, 1) == ProbeResult(True, 0.5)
 
 
-def test_a_trial_is_of_one_machine_and_one_file(bundle, tmp_path):
+def test_trial_is_kept_per_machine_and_file(bundle, tmp_path):
     first, second = bundle.end_files()
     (tmp_path / "pi4").write_text("CPU part\t: 0xd08\n")
     (tmp_path / "pi5").write_text("CPU part\t: 0xd0b\n")
@@ -225,14 +225,14 @@ def test_a_trial_is_of_one_machine_and_one_file(bundle, tmp_path):
     assert TrialCache(tmp_path / "t", tmp_path / "pi4").get(first, 1) is not None
 
 
-def test_a_cache_that_cannot_be_written_is_no_error(bundle, tmp_path):
+def test_unwritable_trial_cache_is_ignored(bundle, tmp_path):
     (tmp_path / "file").write_text("in the way")
     cache = TrialCache(tmp_path / "file" / "trials")
     cache.put(bundle.end_files()[0], 1, ProbeResult(True, 0.5))
     assert cache.get(bundle.end_files()[0], 1) is None
 
 
-def test_a_damaged_cache_entry_is_ignored(bundle, tmp_path, cache):
+def test_damaged_trial_cache_entry_is_ignored(bundle, tmp_path, cache):
     file = bundle.end_files()[0]
     cache.put(file, 1, ProbeResult(True, 0.5))
     for entry in (tmp_path / "trials").iterdir():
