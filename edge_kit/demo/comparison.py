@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from edge_kit.bundle import Bundle
-from edge_kit.engines.end import EndModel
-from edge_kit.engines.engine import Engine
 from edge_kit.engines.select import open_end_model, open_tail
 from edge_kit.errors import SourceError
 from edge_kit.pixels.jpeg import jpeg_size
@@ -21,8 +16,6 @@ from edge_kit.tensors import to_layout
 from edge_kit.wire import FeatureHeader, FeatureMessage
 
 __all__ = ["HalfAnswers", "SecondPass", "second_pass"]
-
-_BATCH = 16
 
 
 @dataclass(frozen=True)
@@ -73,55 +66,31 @@ def second_pass(
         EngineError, BundleError: A half cannot be loaded or fails.
     """
     end, tail = open_end_model(bundle, engine), open_tail(bundle)
+    resize = Preprocessor(bundle.manifest.preprocessing)
+    spec, wanted = end.feature_spec, tail.inputs["features"].layout
+    header = FeatureHeader(bundle.manifest.wire_id, bundle.index, spec, bytes(8), 0, 0, 1.0)
+
+    def look(photo: LabelledPhoto) -> HalfAnswers | None:
+        try:
+            image = read_photo(photo.path)
+        except SourceError:
+            return None
+        out = end.infer(resize(image))
+        batch = to_layout(out.features[None], spec.layout, wanted)
+        logits = tail.run({"features": batch})["logits"][0]
+        return HalfAnswers(
+            device_label=bundle.rule.decide(out.logits).label,
+            cloud_label=int(logits.argmax()),
+            message_bytes=len(FeatureMessage(header, out.features).encode()),
+            jpeg_bytes=jpeg_size(image, resize.rule),
+        )
+
     try:
-        device = _DeviceSide(bundle, end)
-        found: list[HalfAnswers | None] = []
-        for start in range(0, len(photos), _BATCH):
-            seen = [device.look(photo) for photo in photos[start : start + _BATCH]]
-            labels = iter(_cloud_labels(tail, end, [s.features for s in seen if s is not None]))
-            for s in seen:
-                found.append(
-                    HalfAnswers(s.label, next(labels), s.message_bytes, s.jpeg_bytes) if s else None
-                )
+        found = []
+        for photo in photos:
+            found.append(look(photo))
             on_progress(len(found))
         return SecondPass(end.engine.name, found)
     finally:
         end.close()
         tail.close()
-
-
-@dataclass(frozen=True, eq=False)
-class _Seen:
-    features: NDArray[np.generic]
-    label: int
-    message_bytes: int
-    jpeg_bytes: int
-
-
-class _DeviceSide:
-    def __init__(self, bundle: Bundle, end: EndModel) -> None:
-        self._end = end
-        self._resize = Preprocessor(bundle.manifest.preprocessing)
-        self._rule = bundle.rule
-        self._header = FeatureHeader(
-            bundle.manifest.wire_id, bundle.index, end.feature_spec, bytes(8), 0, 0, 1.0
-        )
-
-    def look(self, photo: LabelledPhoto) -> _Seen | None:
-        try:
-            image = read_photo(photo.path)
-        except SourceError:
-            return None
-        out = self._end.infer(self._resize(image))
-        features = out.features.copy()  # the engine may use its buffer again
-        size = len(FeatureMessage(self._header, features).encode())
-        jpeg_bytes = jpeg_size(image, self._resize.rule)
-        return _Seen(features, self._rule.decide(out.logits).label, size, jpeg_bytes)
-
-
-def _cloud_labels(tail: Engine, end: EndModel, features: list[NDArray[np.generic]]) -> list[int]:
-    if not features:
-        return []
-    spec = tail.inputs["features"]
-    batch = to_layout(np.stack(features), end.feature_spec.layout, spec.layout)
-    return [int(n) for n in tail.run({"features": batch})["logits"].argmax(axis=1)]
