@@ -148,7 +148,6 @@ def _export(config: ExportConfig, work: Workspace) -> ExportResult:
         calibration_photos=fitted.samples,
         test=test,
         pixels=decoded["test"].pixels,
-        names=[p.name for p in photos.splits["test"]],
         engine=f"{files.primary.entry.engine} for {files.primary.entry.arch}",
         files=files.shipped,
         gates=gates,

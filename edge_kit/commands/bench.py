@@ -115,7 +115,7 @@ def bench(bundle_path: Path, **flags: Any) -> None:
     from edge_kit.bench.report.card import card, table
     from edge_kit.bench.report.page import page
     from edge_kit.bundle import Bundle
-    from edge_kit.pages import check_installed
+    from edge_kit.pages.page import check_installed
 
     if flags["html"] is not None:
         check_installed("edge-kit bench --html")
@@ -204,16 +204,9 @@ def _send(
     given = [(name, flags[name]) for name in _BROKER[1:] if flags[name] is not None]
     options = [f"--{name.replace('_', '-')}={value}" for name, value in given]
     return measure_round_trip(
-        bundle,
-        best.engine,
-        best.threads,
-        broker=address.url,
-        device_id=device,
-        photos=flags["photos"],
-        frames=flags["frames"],
-        fps=flags["fps"],
-        options=options,
-    )
+        bundle, address.url, device, engine=best.engine, threads=best.threads,
+        photos=flags["photos"], frames=flags["frames"], fps=flags["fps"], options=options,
+    )  # fmt: skip
 
 
 @click.command(

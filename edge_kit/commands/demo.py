@@ -48,7 +48,7 @@ def demo(
     # Here, so that `edge-kit --help` stays quick.
     from edge_kit.demo import DemoConfig, run_demo
     from edge_kit.demo.page import page
-    from edge_kit.pages import check_installed
+    from edge_kit.pages.page import check_installed
     from edge_kit.pixels.jpeg import thumbnail
     from edge_kit.sources.photo import read_photo
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from edge_kit.demo.figures import Answer, Figures
-from edge_kit.pages import Cell, Gallery, Page, Photo, Section, Table, Tiles, render
 from edge_kit.pages.charts import WIDE, Axis, Bar, Drawing, Row, Span, plot, row_chart
+from edge_kit.pages.page import Cell, Gallery, Page, Photo, Section, Table, Tiles, render
 
 __all__ = ["page"]
 

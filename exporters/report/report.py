@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_kit.exits import CurvePoint, ExitRule, softmax
-from edge_kit.pages import Cell, Gallery, Grid, Page, Photo, Section, Table
-from edge_kit.pages import render as render_page
 from edge_kit.pages.charts import Axis, Bar, Drawing, Line, matrix, plot
+from edge_kit.pages.page import Cell, Gallery, Grid, Page, Photo, Section, Table
+from edge_kit.pages.page import render as render_page
 from edge_kit.pixels.jpeg import thumbnail
 from exporters.engines.exported import Exported
 from exporters.judge.gates import Gate
@@ -36,7 +36,6 @@ class ExportReport:
         calibration_photos: How many photos that split has.
         test: Answers on the test split.
         pixels: The test photos as the model sees them, uint8 (N, h, w, 3).
-        names: Their names.
         engine: Which engine file gave the device's answers.
         files: Everything in the bundle.
         gates: All of them, passed.
@@ -50,7 +49,6 @@ class ExportReport:
     calibration_photos: int
     test: Outcome
     pixels: NDArray[np.uint8]
-    names: Sequence[str]
     engine: str
     files: Sequence[Exported]
     gates: Sequence[Gate]

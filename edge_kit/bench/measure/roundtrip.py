@@ -99,30 +99,28 @@ def reach(broker: BrokerAddress, client_id: str, timeout_s: float = REACH_S) -> 
 
 def measure_round_trip(
     bundle: Bundle,
-    engine: str,
-    threads: int,
-    *,
     broker: str,
     device_id: str,
+    *,
+    engine: str,
+    threads: int,
     photos: Path | None,
     frames: int,
     fps: float,
     options: Sequence[str] = (),
-    linger_s: float = LINGER_S,
 ) -> RoundTrip:
     """Let ``edge-kit run`` send every frame to a worker that listens at the broker.
 
     Args:
         bundle: What to run.
-        engine: ``onnx`` or ``tflite``.
-        threads: Of it.
         broker: Its address.
         device_id: Of the device; its status stays on the broker.
+        engine: ``onnx`` or ``tflite``.
+        threads: Of it.
         photos: A folder; without one, the bundle's own photos are sent, over and over.
         frames: How many are sent.
         fps: A second. Slower than the cloud answers, so that no message waits for another.
         options: More of ``edge-kit run``, such as certificates.
-        linger_s: How long to wait for the last answers.
 
     Raises:
         EdgeKitError: The device fails, for example because the broker refuses it.
@@ -135,7 +133,7 @@ def measure_round_trip(
             "--source", str(source), "--fps", f"{fps:g}",
             "--engine", engine, "--threads", str(threads), "--threshold", "-1", "--broker", broker,
             "--device-id", device_id, "--spool", str(folder / "spool.db"), "--limit", str(frames),
-            "--linger", f"{linger_s:g}", "--json", *options,
+            "--linger", f"{LINGER_S:g}", "--json", *options,
         ]  # fmt: skip
         log = folder / "device.log"
         with Child(
@@ -144,7 +142,7 @@ def measure_round_trip(
             log,
             dict(device_environment()),
         ) as child:
-            lines = list(child.events(SILENCE_S + linger_s))
+            lines = list(child.events(SILENCE_S + LINGER_S))
     return summarize(lines, broker, engine, threads)
 
 

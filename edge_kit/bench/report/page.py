@@ -11,8 +11,8 @@ from edge_kit.bench.measure.score import Score
 from edge_kit.bench.report.background import background
 from edge_kit.bench.report.card import HEAD, facts, notes, row
 from edge_kit.bench.report.report import BenchReport
-from edge_kit.pages import Cell, Notes, Page, Section, Table, render
 from edge_kit.pages.charts import WIDE, Axis, Drawing, Line, Row, Span, plot, row_chart, stack
+from edge_kit.pages.page import Cell, Notes, Page, Section, Table, render
 
 __all__ = ["page"]
 

@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from edge_kit.errors import MissingExtraError
-from edge_kit.pages import (
+from edge_kit.pages.charts import Axis, plot
+from edge_kit.pages.page import (
     Cell,
     Gallery,
     Grid,
@@ -21,7 +22,6 @@ from edge_kit.pages import (
     check_installed,
     render,
 )
-from edge_kit.pages.charts import Axis, plot
 from tests.support.html import assert_standalone
 
 ODD = "<i>&\"'"

@@ -58,7 +58,6 @@ def report(**changes) -> ExportReport:
         "calibration_photos": 30,
         "test": outcome(),
         "pixels": np.random.default_rng(0).integers(0, 255, (40, 16, 16, 3), np.uint8),
-        "names": [f"{i}.png" for i in range(40)],
         "engine": "onnx for x86_64",
         "files": [Exported(Path("x.onnx"), entry)],
         "gates": [
