@@ -65,7 +65,7 @@ def test_each_try_is_noted_for_the_device_with_the_last_success(board, server):
     assert file.stat().st_mode & 0o777 == 0o644 and "chgrp" in board.ran[-1]
 
     board.clock = days_later(25)
-    server.script = ["503"]
+    server.script, server.days = ["503"], 60
     failed: list[dict] = []
     until_done(
         Enrolment(board.root, board.run, board.clock),
