@@ -24,7 +24,7 @@ _LOOK_EVERY_S = 1.0
     "  edge-kit image boot edge.img.xz --machine raspi3b\n"
     "  edge-kit image boot edge.img.xz --ssh 2222 --stay   # then: ssh -p 2222 root@127.0.0.1\n"
     '\b\nThe image\'s broker has to be this machine: broker = "mqtt://10.0.2.2:1883" in its\n'
-    "configuration. What listens there is used; otherwise a mosquitto is started for that time."
+    "configuration. What listens there is used; otherwise a broker is started for that time."
 )
 @click.argument("image", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option("--machine", type=click.Choice(sorted(MACHINES)), default="virt", show_default=True)

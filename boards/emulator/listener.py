@@ -12,7 +12,7 @@ from typing import Any
 
 from boards.onboard.settings import Settings
 from edge_kit.errors import DecodeError, ImageError, LinkError, MissingExtraError
-from edge_kit.host.broker import broker_process
+from edge_kit.host.broker import HOST, broker_process
 from edge_kit.wire import Refusal, ResultMessage
 
 __all__ = ["HOST_IN_GUEST", "DeviceListener", "broker", "broker_port"]
@@ -40,25 +40,22 @@ def broker_port(settings: Settings) -> int:
 
 @contextmanager
 def broker(port: int) -> Iterator[bool]:
-    """Use the broker on this port of loopback, or start a mosquitto that ends with the context.
+    """Use the broker on this port of loopback, or start one that ends with the context.
 
     Yields:
         Whether it was started here.
 
     Raises:
-        LinkError: It is not installed or does not start.
+        LinkError: None is installed, or it does not come up.
     """
-    if _listens(port):
-        yield False
-        return
-    with broker_process(port, "mosquitto"):
-        yield True
-
-
-def _listens(port: int) -> bool:
     with socket.socket() as probe:
         probe.settimeout(2)
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+        listens = probe.connect_ex((HOST, port)) == 0
+    if listens:
+        yield False
+    else:
+        with broker_process(port):
+            yield True
 
 
 class DeviceListener:
@@ -100,7 +97,7 @@ class DeviceListener:
             message.topic, bytes(message.payload), message.retain
         )
         try:
-            self._client.connect("127.0.0.1", port)
+            self._client.connect(HOST, port)
         except OSError as error:
             raise LinkError(f"the broker on port {port} does not answer: {error}") from None
         self._client.loop_start()
