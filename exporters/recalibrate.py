@@ -17,7 +17,8 @@ from edge_kit.engines.engine import Engine
 from edge_kit.engines.select import open_end_model, open_tail
 from edge_kit.errors import BundleError, ExportError, SourceError
 from edge_kit.pixels.preprocess import Preprocessor
-from edge_kit.sources.photo import PHOTO_SUFFIXES, read_photo
+from edge_kit.sources.labelled import LabelledPhoto, list_photos
+from edge_kit.sources.photo import read_photo
 from edge_kit.tensors import to_layout
 from exporters.judge.outcome import message_size
 from exporters.judge.thresholds import FittedExit, fit_exit
@@ -98,10 +99,10 @@ def recalibrate(
             "unpack it into a directory (it is a zip file) and calibrate that",
         )
     bundle = Bundle.open(root)
-    files = _labelled(data, bundle.manifest.classes)
+    photos = _labelled(data, bundle.manifest.classes)
     end, tail = open_end_model(bundle, engine), open_tail(bundle)
     try:
-        answers, skipped = _answer(bundle, end, tail, files, tick)
+        answers, skipped = _answer(bundle, end, tail, photos, tick)
         fitted = fit_exit(*answers, budget=budget, max_share=max_share)
         name = f"{end.file.engine} ({end.file.path})"
     finally:
@@ -120,34 +121,21 @@ def recalibrate(
     return Recalibration(fitted, count, skipped, name, old.threshold, old.temperature)
 
 
-def _labelled(data: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]]:
-    if not data.is_dir():
+def _labelled(data: Path, classes: tuple[str, ...]) -> list[LabelledPhoto]:
+    try:
+        photos = list_photos(data, classes)
+    except SourceError as error:
+        raise ExportError(error.what, error.hint) from None
+    if len(photos) < MIN_PHOTOS:
         raise ExportError(
-            f"the folder of photos {data} does not exist", "check the path after --data"
-        )
-    folders = sorted(d for d in data.iterdir() if d.is_dir() and not d.name.startswith("."))
-    unknown = [d.name for d in folders if d.name not in classes]
-    if unknown:
-        raise ExportError(
-            f"{data} has a folder {unknown[0]!r}, which is not a class of the bundle",
-            f"its classes are: {', '.join(classes)}",
-        )
-    files = [
-        (file, classes.index(folder.name))
-        for folder in folders
-        for file in sorted(folder.rglob("*"))
-        if file.suffix.lower() in PHOTO_SUFFIXES and file.is_file()
-    ]
-    if len(files) < MIN_PHOTOS:
-        raise ExportError(
-            f"{data} has {len(files)} photos, too few to fit a threshold on",
+            f"{data} has {len(photos)} photos, too few to fit a threshold on",
             f"give at least {MIN_PHOTOS}, one folder per class",
         )
-    return files
+    return photos
 
 
 def _answer(
-    bundle: Bundle, end: EndModel, tail: Engine, files: list[tuple[Path, int]], tick: Tick
+    bundle: Bundle, end: EndModel, tail: Engine, photos: list[LabelledPhoto], tick: Tick
 ) -> tuple[tuple[NDArray[Any], NDArray[Any], NDArray[np.int64], NDArray[Any]], int]:
     """Return device logits, cloud logits, labels and message sizes, and the unreadable count."""
     preprocess = Preprocessor(bundle.manifest.preprocessing)
@@ -155,10 +143,10 @@ def _answer(
     wanted = tail.inputs["features"].layout
     device, cloud, labels, sizes = [], [], [], []
     skipped = 0
-    for i, (file, label) in enumerate(files):
-        tick(i + 1, len(files))
+    for i, photo in enumerate(photos):
+        tick(i + 1, len(photos))
         try:
-            pixels = preprocess(read_photo(file))
+            pixels = preprocess(read_photo(photo.path))
         except SourceError:
             skipped += 1
             continue
@@ -166,9 +154,9 @@ def _answer(
         features = answer.features[None]
         device.append(answer.logits)
         cloud.append(tail.run({"features": to_layout(features, spec.layout, wanted)})["logits"][0])
-        labels.append(label)
+        labels.append(photo.label)
         sizes.append(message_size(features, spec)[0])
     if len(labels) < MIN_PHOTOS:
-        raise ExportError(f"only {len(labels)} of {len(files)} photos can be read")
+        raise ExportError(f"only {len(labels)} of {len(photos)} photos can be read")
     arrays = (np.stack(device), np.stack(cloud), np.array(labels, np.int64), np.array(sizes))
     return arrays, skipped

@@ -11,13 +11,14 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edge_kit.bundle import MANIFEST, Bundle
+from edge_kit.bundle.cache import lies_outside
 from edge_kit.bundle.manifest import Manifest, Preprocessing, StoredFile
 from edge_kit.bundle.selftest import SELFTEST, encode_selftest
 from edge_kit.bundle.split import EngineFile, Split
@@ -122,9 +123,10 @@ def check_target(out: Path) -> None:
 
 
 def _place(root: Path, path: str, content: Path | bytes) -> None:
-    pure = PurePosixPath(path)
-    if pure.is_absolute() or ".." in pure.parts or "\\" in path:
-        raise ExportError(f"{path!r} does not lie inside the bundle")
+    if lies_outside(path):
+        raise ExportError(
+            f"{path!r} would lie outside the bundle", "name it relative to the bundle"
+        )
     target = root / path
     target.parent.mkdir(parents=True, exist_ok=True)
     if target.exists():

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from edge_kit import records
 from edge_kit.bundle.bundle import Bundle
 from edge_kit.errors import BundleError
 
@@ -78,29 +78,41 @@ def read_reference(bundle: Bundle) -> ReferenceSet | None:
         return None
     try:
         data = json.loads((bundle.root / INDEX).read_text(encoding="utf-8"))
-        photos = tuple(_photo(bundle, row) for row in data["photos"])
-        split = data.get("split", "")
-        if not isinstance(split, str) or not split.isprintable():
-            raise ValueError(f"split {split!r:.40} is not a printable name")
-    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
-        raise BundleError(
-            f"{INDEX} of {bundle.root} cannot be read ({error!r})", "export it again"
-        ) from None
-    if not photos:
-        raise BundleError(f"{INDEX} of {bundle.root} lists no photo", "export it again")
-    if len({p.path for p in photos}) < len(photos):
-        raise BundleError(f"{INDEX} of {bundle.root} lists a photo twice", "export it again")
-    return ReferenceSet(photos, split)
+    except (OSError, ValueError, RecursionError) as error:
+        raise _invalid(f"{INDEX} of {bundle.root} cannot be read ({error})") from None
+    index = records.from_json(_Index, data, f"{INDEX} of {bundle.root}", error=_invalid)
+    if len({row.path for row in index.photos}) < len(index.photos):
+        raise _invalid(f"{INDEX} of {bundle.root} lists a photo twice")
+    return ReferenceSet(tuple(_photo(bundle, row) for row in index.photos), index.split)
 
 
-def _photo(bundle: Bundle, row: Mapping[str, Any]) -> ReferencePhoto:
-    path, label = str(row["path"]), row["label"]
+@dataclass(frozen=True)
+class _Row:
+    path: str
+    label: int
+
+
+@dataclass(frozen=True)
+class _Index:
+    photos: tuple[_Row, ...]
+    split: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.photos:
+            raise ValueError("it lists no photo")
+        if not self.split.isprintable():
+            raise ValueError(f"split {self.split!r:.40} is not a printable name")
+
+
+def _photo(bundle: Bundle, row: _Row) -> ReferencePhoto:
     # What the manifest lists was hashed when the bundle was opened, and lies inside it.
-    listed = bundle.manifest.files.get(path)
+    listed, classes = bundle.manifest.files.get(row.path), len(bundle.manifest.classes)
     if listed is None:
-        raise ValueError(f"{path} is not listed in the manifest")
-    if isinstance(label, bool) or not isinstance(label, int):
-        raise TypeError(f"label {label!r} is not a whole number")
-    if not 0 <= label < len(bundle.manifest.classes):
-        raise ValueError(f"label {label} is out of range (0 to {len(bundle.manifest.classes) - 1})")
-    return ReferencePhoto(bundle.root / path, label, listed.sha256)
+        raise _invalid(f"{INDEX} names {row.path}, which is not listed in the manifest")
+    if not 0 <= row.label < classes:
+        raise _invalid(f"label {row.label} in {INDEX} is out of range (0 to {classes - 1})")
+    return ReferencePhoto(bundle.root / row.path, row.label, listed.sha256)
+
+
+def _invalid(what: str) -> BundleError:
+    return BundleError(what, "export the bundle again")

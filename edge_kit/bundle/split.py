@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from edge_kit import records
 from edge_kit.exits import CurvePoint, ExitRule
 from edge_kit.tensors import TensorSpec
 
-__all__ = ["Costs", "EngineFile", "Split"]
+__all__ = ["Costs", "EngineFile", "Split", "spoken"]
 
 
 @dataclass(frozen=True)
@@ -68,24 +69,8 @@ class Costs:
     photos: int | None = None
 
     def sentence(self) -> str:
-        """Return what is known, for people; ``not measured`` when nothing is."""
-        told = []
-        for macs, where in ((self.device_macs, "on the device"), (self.cloud_macs, "behind it")):
-            if macs is not None:
-                told.append(f"{macs / 1e6:,.1f} M multiply-accumulates {where}")
-        if self.message_bytes_mean is not None:
-            told.append(f"{self.message_bytes_mean:,.0f} bytes a message")
-        if self.message_bytes_p99 is not None:
-            told.append(f"p99 {self.message_bytes_p99:,.0f}")
-        accuracies = (
-            ("device", self.device_accuracy),
-            ("cloud", self.cloud_accuracy),
-            ("hybrid", self.hybrid_accuracy),
-        )
-        told += [f"{who} {value:.1%} right" for who, value in accuracies if value is not None]
-        if self.photos is not None:
-            told.append(f"on {self.photos} photos")
-        return ", ".join(told) or "not measured"
+        """Return what is known, for people."""
+        return spoken(self) or "not measured"
 
 
 @dataclass(frozen=True)
@@ -117,3 +102,13 @@ class Split:
     def engines(self) -> tuple[EngineFile, ...]:
         """All model files of this split."""
         return self.end if self.tail is None else (*self.end, self.tail)
+
+
+def spoken(record: object) -> str:
+    """Return the numbers and names of a record, for people: ``photos 372, device macs 9``."""
+    values = records.to_json(record).items()
+    return ", ".join(
+        f"{key.replace('_', ' ')} {value if isinstance(value, str) else format(value, '.6g')}"
+        for key, value in values
+        if isinstance(value, str | int | float)
+    )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edge_kit import records
-from edge_kit.bundle.split import Split
+from edge_kit.bundle.split import Split, spoken
 from edge_kit.errors import BundleError
 from edge_kit.exits import CurvePoint, ExitRule
 
@@ -54,18 +54,7 @@ class Tuning:
 
     def sentence(self) -> str:
         """Return what is tuned, for people; ``none`` when nothing is."""
-        values = (
-            ("split", self.split),
-            ("threshold", self.threshold),
-            ("temperature", self.temperature),
-            ("byte budget", self.byte_budget),
-        )
-        told = [
-            f"{name} {value if isinstance(value, str) else format(value, 'g')}"
-            for name, value in values
-            if value is not None
-        ]
-        return ", ".join(told) or "none"
+        return spoken(self) or "none"
 
 
 def read_tuning(root: Path) -> Tuning:

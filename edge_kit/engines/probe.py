@@ -109,7 +109,7 @@ def _try(bundle: Bundle, file: EngineFile, threads: int) -> ProbeResult:
     return ProbeResult(
         False,
         error=f"{PACKAGES[file.engine]} answers {found.total - found.agree} of {found.total} "
-        "reference photos otherwise than at the export",
+        "reference photos differently than at the export",
         agree=found.agree,
         total=found.total,
     )

@@ -1,4 +1,4 @@
-"""Trials that went well, kept on disk so that a start costs no second one."""
+"""Successful trials, kept on disk so that the next start needs none."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _CPU_LINES = ("model name", "flags", "features", "cpu part", "hardware", "revisi
 class TrialCache:
     """Remember results by model file, machine, package versions and threads.
 
-    Only successes are kept: a failure may have passed by the next start. A cache that cannot be
-    read or written is none; nothing fails for it.
+    Only successes are kept: a failure may be gone at the next start. A cache that cannot be read or
+    written is ignored.
 
     Args:
         folder: Where the results lie; by default in the user's cache directory.

@@ -133,7 +133,7 @@ def test_schema_1_figures_become_costs(tmp_path):
     data["figures"] = {"test": {"photos": 9, "bytes_per_message": 60.5, "accuracy": share}}
     costs = type(Bundle.open(SCHEMA1).manifest).from_json(data).splits[0].costs
     assert costs == Costs(None, None, 60.5, None, 0.8, 0.9, 0.85, 9)
-    assert costs.sentence().startswith("60 bytes a message, device 80.0% right")
+    assert costs.sentence().startswith("message bytes mean 60.5, device accuracy 0.8")
     assert Costs().sentence() == "not measured"
 
 

@@ -72,7 +72,7 @@ def test_engine_with_other_answers_than_the_export_is_not_used(bundle, cache):
     bundle = with_selftest(bundle, [1, 2, 0, 0])
     result = probe(bundle, bundle.end_files()[0], 1)
     assert not result.ok
-    assert "3 of 4 reference photos otherwise" in result.error
+    assert "3 of 4 reference photos differently" in result.error
     with pytest.raises(EngineError, match="reference photos"):
         open_end_model(bundle, cache=cache)
 
