@@ -21,7 +21,7 @@ _COMMANDS = entries(
     {
         "run": "Classify frames on this device; send what it is not sure of.",
         "demo": "Show device, broker and worker on this machine.",
-        "doctor": "Say what this board can do and what is amiss.",
+        "doctor": "Say what works on this board and what does not.",
         "bench": "Measure how fast, how hot and how right a board runs a bundle.",
         "bundle": "Show, verify or pack a bundle.",
     },

@@ -28,7 +28,7 @@ def default_threads() -> int:
 
 @dataclass(frozen=True)
 class Board:
-    """Facts about this machine; 0 or an empty text where it does not tell.
+    """Facts about this machine; 0 or an empty text where it is unknown.
 
     Attributes:
         model: Such as ``Raspberry Pi 4 Model B Rev 1.4``.

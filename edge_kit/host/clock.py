@@ -1,13 +1,13 @@
 """Know whether the system clock was set, on boards that have no battery for one.
 
-A board without a real-time clock starts in the past, and a certificate judged by such a clock is
-judged wrongly: a good one is not valid yet, one that expired since is fine. Whoever wants to judge
-asks here first.
+A board without a real-time clock starts in the past. A certificate checked by such a clock is judged
+wrongly: a good one is not valid yet, and one that has expired since is accepted. So whoever checks
+certificates waits here first.
 
-systemd-timesyncd makes a file once it has heard a time server in this boot (systemd-timesyncd(8)).
-That is what counts: the hardened unit may not ask the kernel (``ProtectClock``). Where the kernel
-may be asked, its answer counts as well, and covers chrony and ntpd. Where neither can tell, nobody
-would ever end the wait: after two minutes a clock that shows a possible year is believed, aloud.
+systemd-timesyncd writes a file once it has reached a time server in this boot (systemd-timesyncd(8)).
+That is the main sign, since the hardened unit may not ask the kernel (``ProtectClock``). Where the
+kernel may be asked, its answer counts too, and covers chrony and ntpd. Where neither can tell, a clock
+that shows a plausible year is accepted after two minutes, with a message.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from edge_kit.host.board import clock_synchronised
 __all__ = ["CLOCK_FLOOR", "SYNCHRONIZED", "ClockWait"]
 
 SYNCHRONIZED = Path("/run/systemd/timesync/synchronized")
-# No board that runs this lives in an earlier year: its clock was never set (2025-01-01).
+# A clock that shows an earlier time was never set (2025-01-01).
 CLOCK_FLOOR = 1_735_689_600
-# By then timesyncd has long started, if it is going to.
+# By then timesyncd runs, where it runs at all.
 GRACE_S = 120.0
 REMIND_S = 3600.0
 
 
 class ClockWait:
-    """Wait for the clock, and say so.
+    """Wait until the clock is set.
 
     Args:
         synchronized: The file that appears when the clock was set.
@@ -60,7 +60,7 @@ class ClockWait:
         self._said_at: float | None = None
 
     def look(self) -> str:
-        """Look once; return a sentence when there is something to say, else nothing."""
+        """Look once; return a message when there is something to log, else an empty text."""
         if self.over:
             return ""
         now = self._monotonic()

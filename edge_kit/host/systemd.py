@@ -1,4 +1,4 @@
-"""Tell systemd how the service fares, by the datagrams of sd_notify(3).
+"""Report the state of the service to systemd, by the datagrams of sd_notify(3).
 
 Outside systemd, or in a unit that does not ask for it, every call does nothing.
 """
@@ -21,8 +21,8 @@ FEED_EVERY_S = 1.0
 class Notifier:
     """Report readiness and the flow of frames.
 
-    The watchdog is fed by `frame` alone, so a camera that hangs, an engine that hangs and a disk
-    that blocks the loop all end in a restart, which no timer beside the loop would bring about.
+    Only `frame` feeds the watchdog, so a camera or an engine that hangs and a disk that blocks the
+    loop all end in a restart. A timer beside the loop would not notice them.
 
     Args:
         env: The environment; ``NOTIFY_SOCKET`` names systemd's socket.
@@ -38,7 +38,7 @@ class Notifier:
         self._fed_at = 0.0
 
     def frame(self) -> None:
-        """Say that a frame went through the whole loop; the first one makes the service ready."""
+        """Report that a frame went through the whole loop; the first one makes the service ready."""
         if not self._path:
             return
         now = self._clock()
@@ -51,7 +51,7 @@ class Notifier:
             self._send("WATCHDOG=1")
 
     def stopping(self) -> None:
-        """Say that no more frames come, which ends the watchdog's watch while results arrive."""
+        """Report that no more frames come, which stops the watchdog while results arrive."""
         self._send("STOPPING=1\nSTATUS=Waiting for results")
 
     def _send(self, text: str) -> None:
@@ -62,5 +62,5 @@ class Notifier:
                 out.settimeout(1.0)
                 out.sendto(text.encode(), self._path)
         except OSError as error:
-            # systemd restarts us if that lasts, which is what should happen.
+            # If that lasts, systemd restarts the service, as it should.
             _log.warning("systemd cannot be told %r: %s", text.split("\n")[0], error)

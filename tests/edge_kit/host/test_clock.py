@@ -49,7 +49,7 @@ class Bench:
         return self.wait.look()
 
 
-def test_it_says_once_that_it_waits_and_once_that_the_clock_is_set(tmp_path):
+def test_wait_and_its_end_are_logged_once_each(tmp_path):
     bench = Bench(tmp_path)
     assert "waiting until the clock is set (it shows 2022-" in bench.wait.look()
     assert [bench.later(1) for _ in range(600)] == [""] * 600 and not bench.wait.over
@@ -61,20 +61,20 @@ def test_it_says_once_that_it_waits_and_once_that_the_clock_is_set(tmp_path):
     assert bench.later(1) == "" and bench.wait.over  # once set, it stays so
 
 
-def test_a_clock_that_is_set_already_is_not_worth_a_word(tmp_path):
+def test_clock_already_set_logs_nothing(tmp_path):
     bench = Bench(tmp_path)
     bench.file.touch()
     assert bench.wait.look() == "" and bench.wait.over
 
 
-def test_the_kernels_word_counts_where_it_may_be_asked(tmp_path):
+def test_kernel_that_says_synchronized_ends_the_wait(tmp_path):
     bench = Bench(tmp_path, timesyncd=False, kernel=False)
     assert bench.wait.look() and not bench.wait.over
     bench.kernel = True
     assert "the clock is set" in bench.later(1) and bench.wait.over
 
 
-def test_a_network_without_a_time_server_is_told_each_hour(tmp_path):
+def test_missing_time_server_is_logged_each_hour(tmp_path):
     bench = Bench(tmp_path)
     bench.wall.now = SET  # however possible the year is: timesyncd runs, and will know
     bench.wait.look()
@@ -83,7 +83,7 @@ def test_a_network_without_a_time_server_is_told_each_hour(tmp_path):
     assert not bench.wait.over
 
 
-def test_without_any_time_service_a_possible_year_is_believed_aloud(tmp_path):
+def test_plausible_year_without_time_service_is_accepted_and_logged(tmp_path):
     bench = Bench(tmp_path, timesyncd=False)
     bench.wall.now = SET
     bench.wait.look()
@@ -91,7 +91,7 @@ def test_without_any_time_service_a_possible_year_is_believed_aloud(tmp_path):
     assert "taken as right" in bench.later(2) and bench.wait.over
 
 
-def test_without_any_time_service_an_impossible_year_is_never_believed(tmp_path):
+def test_impossible_year_without_time_service_is_never_accepted(tmp_path):
     bench = Bench(tmp_path, timesyncd=False)
     bench.wall.now = CLOCK_FLOOR - 1
     bench.wait.look()
@@ -100,14 +100,14 @@ def test_without_any_time_service_an_impossible_year_is_never_believed(tmp_path)
     assert not bench.wait.over
 
 
-def test_the_file_is_the_one_that_timesyncd_makes():
+def test_file_is_the_one_that_timesyncd_writes():
     assert str(SYNCHRONIZED) == "/run/systemd/timesync/synchronized"
 
 
 # what a jump must not break
 
 
-def test_ages_of_answers_survive_a_clock_that_is_set_meanwhile(tmp_path):
+def test_answer_ages_are_right_after_the_clock_is_set(tmp_path):
     rig = Rig(tmp_path / "spool.db", dated=False)
     rig.wall.now = UNSET
     rig.connect()
@@ -122,7 +122,7 @@ def test_ages_of_answers_survive_a_clock_that_is_set_meanwhile(tmp_path):
     rig.spool.close()
 
 
-def test_the_devices_own_answers_have_sane_ages_while_the_clock_jumps(
+def test_ages_of_the_devices_own_answers_are_right_while_the_clock_jumps(
     tiny_bundle, photo_folder, monkeypatch, probe_cache
 ):
     monkeypatch.setenv("XDG_CACHE_HOME", str(probe_cache))
@@ -141,7 +141,7 @@ def test_the_devices_own_answers_have_sane_ages_while_the_clock_jumps(
     assert len(lines) == PHOTOS and all(0 < line["latency_ms"] < 86400e3 for line in lines)
 
 
-def test_a_restart_after_the_clock_was_set_expires_nothing_early_and_the_rest_in_time(tmp_path):
+def test_restart_after_the_clock_is_set_expires_each_sample_at_its_time(tmp_path):
     """The first boot: spooled in 2022, set to 2027, restarted with a certificate."""
     path = tmp_path / "spool.db"
     # A later system's unset clock is a year that looks possible.
@@ -166,7 +166,7 @@ def test_a_restart_after_the_clock_was_set_expires_nothing_early_and_the_rest_in
     spool.close()
 
 
-def test_samples_of_a_run_that_never_learnt_the_time_count_from_when_it_is_known(tmp_path):
+def test_samples_of_a_run_without_time_age_from_when_the_time_is_known(tmp_path):
     path = tmp_path / "spool.db"
     wall, mono = Clock(), Clock()
     wall.now = UNSET
@@ -188,7 +188,7 @@ def test_samples_of_a_run_that_never_learnt_the_time_count_from_when_it_is_known
 # the device
 
 
-def test_the_doctor_leaves_the_broker_alone_until_the_clock_is_set(tmp_path):
+def test_doctor_connects_to_no_broker_before_the_clock_is_set(tmp_path):
     asked = []
     bench = Bench(tmp_path)
 
@@ -225,7 +225,7 @@ class Watched(io.StringIO):
 
 
 @pytest.mark.broker
-def test_no_handshake_before_the_clock_is_set_and_then_all_is_answered(
+def test_device_connects_once_the_clock_is_set_and_all_is_answered(
     make_mosquitto, certificates, tiny_bundle, photo_folder, tmp_path, monkeypatch, probe_cache
 ):
     monkeypatch.setenv("XDG_CACHE_HOME", str(probe_cache))
@@ -282,7 +282,7 @@ def test_no_handshake_before_the_clock_is_set_and_then_all_is_answered(
 
 
 @pytest.mark.broker
-def test_a_broker_without_certificates_is_not_waited_for(
+def test_broker_without_certificates_needs_no_clock(
     mosquitto, worker, tiny_bundle, photo_folder, tmp_path, monkeypatch, probe_cache
 ):
     monkeypatch.setenv("XDG_CACHE_HOME", str(probe_cache))
@@ -317,7 +317,7 @@ class Patient:
 
 @pytest.mark.broker
 @pytest.mark.parametrize("keep_trying", [False, True])
-def test_a_broker_that_wants_a_certificate_ends_the_run_unless_told_to_keep_trying(
+def test_broker_that_requires_a_certificate_ends_the_run_without_keep_trying(
     keep_trying, make_mosquitto, certificates, tiny_bundle, tmp_path, monkeypatch, probe_cache
 ):
     monkeypatch.setenv("XDG_CACHE_HOME", str(probe_cache))

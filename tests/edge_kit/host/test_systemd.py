@@ -29,7 +29,7 @@ def told(listener: socket.socket) -> list[str]:
             return messages
 
 
-def test_the_first_frame_makes_ready_and_later_ones_feed_the_watchdog(systemd):
+def test_first_frame_reports_ready_and_later_ones_feed_the_watchdog(systemd):
     now = [100.0]
     notifier = Notifier({"NOTIFY_SOCKET": systemd.getsockname()}, clock=lambda: now[0])
     assert told(systemd) == []
@@ -42,13 +42,13 @@ def test_the_first_frame_makes_ready_and_later_ones_feed_the_watchdog(systemd):
     assert second == "WATCHDOG=1"
 
 
-def test_no_frame_feeds_nothing_and_the_end_is_announced(systemd):
+def test_without_frames_the_watchdog_is_not_fed_and_stopping_is_reported(systemd):
     notifier = Notifier({"NOTIFY_SOCKET": systemd.getsockname()})
     notifier.stopping()
     assert [m.split("\n")[0] for m in told(systemd)] == ["STOPPING=1"]
 
 
-def test_an_abstract_socket_is_reached(tmp_path):
+def test_abstract_socket_gets_the_messages(tmp_path):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         name = f"edge-kit-test-{tmp_path.name}-{id(listener)}"
         listener.bind(f"\0{name}")
@@ -57,7 +57,7 @@ def test_an_abstract_socket_is_reached(tmp_path):
         assert listener.recv(4096).startswith(b"READY=1")
 
 
-def test_outside_systemd_and_with_a_dead_socket_nothing_breaks(tmp_path, caplog):
+def test_missing_or_dead_socket_raises_nothing(tmp_path, caplog):
     Notifier({}).frame()
     Notifier({}).stopping()
     assert not caplog.records
@@ -65,7 +65,7 @@ def test_outside_systemd_and_with_a_dead_socket_nothing_breaks(tmp_path, caplog)
     assert "systemd cannot be told 'READY=1'" in caplog.text
 
 
-def test_a_real_run_reports_ready_once_frames_flow(
+def test_real_run_reports_ready_after_the_first_frame(
     systemd, tiny_bundle, photo_folder, monkeypatch, tmp_path
 ):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
