@@ -1,13 +1,14 @@
 """Know whether the system clock was set, on boards that have no battery for one.
 
-A board without a real-time clock starts in the past. A certificate checked by such a clock is judged
-wrongly: a good one is not valid yet, and one that has expired since is accepted. So whoever checks
-certificates waits here first.
+A board without a real-time clock starts in the past. A certificate checked by such a clock is
+judged wrongly: a good one is not valid yet, and one that has expired since is accepted. So whoever
+checks certificates waits here first.
 
-systemd-timesyncd writes a file once it has reached a time server in this boot (systemd-timesyncd(8)).
-That is the main sign, since the hardened unit may not ask the kernel (``ProtectClock``). Where the
-kernel may be asked, its answer counts too, and covers chrony and ntpd. Where neither can tell, a clock
-that shows a plausible year is accepted after two minutes, with a message.
+systemd-timesyncd writes a file once it has reached a time server in this boot
+(systemd-timesyncd(8)). That is the main sign, since the hardened unit may not ask the kernel
+(``ProtectClock``). Where the kernel may be asked, its answer counts too, and covers chrony and ntpd.
+Where neither can tell, a clock that shows a plausible year is accepted after two minutes, with a
+message.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class Notifier:
         self._fed_at = 0.0
 
     def frame(self) -> None:
-        """Report that a frame went through the whole loop; the first one makes the service ready."""
+        """Report that a frame went through the loop; the first one makes the service ready."""
         if not self._path:
             return
         now = self._clock()

@@ -46,6 +46,6 @@ def test_bundle_show_verify_and_pack(tiny_bundle, tmp_path, capsys):
     assert run_group(cli, "edge-kit", ["bundle", "pack", root, str(packed)]) == 0
     assert packed.stat().st_size > 0
     assert run_group(cli, "edge-kit", ["bundle", "verify", root]) == 0
-    assert "is sound: tiny" in capsys.readouterr().out
+    assert "is valid: tiny" in capsys.readouterr().out
     assert run_group(cli, "edge-kit", ["bundle", "verify", str(tmp_path / "none")]) == 3
     assert "there is no bundle" in capsys.readouterr().err
