@@ -6,9 +6,9 @@ checks certificates waits here first.
 
 systemd-timesyncd writes a file once it has reached a time server in this boot
 (systemd-timesyncd(8)). That is the main sign, since the hardened unit may not ask the kernel
-(``ProtectClock``). Where the kernel may be asked, its answer counts too, and covers chrony and ntpd.
-Where neither can tell, a clock that shows a plausible year is accepted after two minutes, with a
-message.
+(``ProtectClock``). Where the kernel may be asked, its answer counts too: that covers chrony and
+ntpd. Where neither can tell, a clock that shows a plausible year is accepted after two minutes,
+with a message.
 """
 
 from __future__ import annotations
