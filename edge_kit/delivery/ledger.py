@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from edge_kit.delivery.spool import Outcome, Row, Spool
 from edge_kit.errors import SpoolDamagedError, SpoolError
 from edge_kit.link.link import Delivery, Link
-from edge_kit.telemetry.counters import DeliveryCounters, to_json
+from edge_kit.telemetry.counters import JSON_NAMES, DeliveryCounters
 
 __all__ = ["Ledger"]
 
@@ -46,7 +46,7 @@ class Ledger:
         self._spool = spool
         self._link = link
         self._counters = counters
-        self._recorded = to_json(counters)
+        self._recorded = vars(counters).copy()
         self._clock = clock
         self._acks: list[Delivery] = []
         self._flush_at: float | None = None
@@ -95,9 +95,9 @@ class Ledger:
         """
         if self._spool.trouble is not None:
             raise self._spool.trouble
-        now = to_json(self._counters)
+        now = vars(self._counters).copy()
         added = {
-            name: now[name] - before
+            JSON_NAMES[name]: now[name] - before
             for name, before in self._recorded.items()
             if now[name] != before and name not in _OF_ROWS
         }

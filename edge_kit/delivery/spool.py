@@ -40,7 +40,6 @@ __all__ = ["SYNC_LEVELS", "Outcome", "Row", "Spool"]
 SYNC_LEVELS = ("full", "normal")
 
 ID_BLOCK = 1024
-COUNTER_END = 1 << 32
 # A wall clock before this was never set: the board has no battery for one (2024-01-01).
 CLOCK_UNSET_BEFORE = 1_704_067_200.0
 
@@ -185,10 +184,10 @@ class Spool:
         every id given out, flushed to disk before the first of a block is used.
 
         Raises:
-            SpoolError: The file cannot be written, or 2^32 ids are used up.
+            SpoolError: The file cannot be written.
         """
         if self._next >= self._reserved:
-            self._reserve(self._next + ID_BLOCK)
+            self._reserve()
         self._next += 1
         return self._id(self._next - 1)
 
@@ -321,7 +320,7 @@ class Spool:
         stored = self._file.query("SELECT seq, length(payload), stored_at FROM sample ORDER BY seq")
         meta = dict(self._pairs("SELECT key, value FROM meta"))
         self._next = int(meta.get("reserved", 1))
-        if "prefix" not in meta or (self._next > COUNTER_END // 2 and not stored):
+        if "prefix" not in meta:
             meta["prefix"], self._next = os.urandom(4), 1
             self._file.set_durably("prefix", meta["prefix"])
             self._file.set_durably("reserved", 1)
@@ -338,11 +337,8 @@ class Spool:
     def _pairs(self, sql: str) -> list[tuple[str, Any]]:
         return [(str(key), value) for key, value in self._file.query(sql)]
 
-    def _reserve(self, end: int) -> None:
-        if end > COUNTER_END:
-            raise SpoolError(
-                f"{self.path} has used up its sample ids", "stop, and start edge-kit again"
-            )
+    def _reserve(self) -> None:
+        end = self._next + ID_BLOCK
         self._file.set_durably("reserved", end)
         self._reserved = end
 

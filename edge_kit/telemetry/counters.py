@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["Backlog", "DeliveryCounters", "DeviceCounters", "to_json"]
+__all__ = ["JSON_NAMES", "Backlog", "DeliveryCounters", "DeviceCounters", "to_json"]
 
 
 @dataclass
@@ -80,6 +80,9 @@ class Backlog:
 
     pending: int = 0
     lost: int = 0
+
+
+JSON_NAMES = {f.name: str(f.metadata.get("key", f.name)) for f in fields(DeliveryCounters)}
 
 
 def to_json(*counters: DataclassInstance) -> dict[str, int]:

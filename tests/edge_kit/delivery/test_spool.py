@@ -83,20 +83,6 @@ def test_two_files_give_different_ids(tmp_path):
     two.close()
 
 
-def test_almost_used_up_counter_starts_a_new_series_once_empty(path):
-    spool = Spool(path)
-    old = spool.next_id()[:4]
-    spool._next = spool._reserved = (1 << 31) + 1
-    spool.close()
-    spool = Spool(path)
-    assert spool.next_id()[:4] != old
-    spool._next = spool._reserved = 1 << 32
-    with pytest.raises(SpoolError, match="used up"):
-        spool.next_id()
-    spool._next = 2
-    spool.close()
-
-
 def test_full_spool_evicts_the_oldest_unanswered_sample(path):
     spool = Spool(path, max_bytes=100)
     samples = [add(spool, 40, str(n)) for n in range(2)]

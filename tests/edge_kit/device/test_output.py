@@ -48,7 +48,7 @@ def test_plain_lines_name_the_tier_and_a_low_confidence():
         "a.jpg: Füße 0.91 [device, 4 ms]",
         "a.jpg: Füße 0.91 [device, 4 ms] (asking the cloud)",
         "a.jpg: Füße 0.91 [cloud, 4 ms]",
-        "a.jpg: Füße 0.91 [device, 4 ms] (doubtful; too old)",
+        "a.jpg: Füße 0.91 [device, 4 ms] (low confidence; too old)",
     ]
 
 
