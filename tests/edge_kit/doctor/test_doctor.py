@@ -155,7 +155,7 @@ def test_labelled_photos_are_told_and_a_broken_index_fails(tmp_path):
     add_files(bundle, {INDEX: b"{"})
     (check,) = check_bundle(bundle.root)
     assert check.ok is False
-    assert "photos.json" in check.detail and check.hint == "export it again"
+    assert "photos.json" in check.detail and check.hint == "export the bundle again"
 
 
 def test_tampered_bundle_fails(tmp_path):
