@@ -66,7 +66,7 @@ class FeatureHeader:
 
     Attributes:
         model: First 8 bytes of the bundle's model hash.
-        cut: Index of the cut in the manifest.
+        cut: Index of the split in the manifest.
         spec: Shape, layout, dtype, scale and zero point of the tensor.
         sample: 8 opaque bytes, unique for the device for all time.
         captured_at: Unix time in microseconds.

@@ -8,6 +8,7 @@ from edge_kit.cli import cli
 from edge_kit.terminal.command_line import run_group
 from tests.support.labelled import add_reference
 from tests.support.tiny import make_bundle
+from tests.support.tiny_splits import make_bundle_with_two_splits
 
 
 def test_help_lists_every_command_without_importing_them():
@@ -49,3 +50,19 @@ def test_bundle_show_verify_and_pack(tiny_bundle, tmp_path, capsys):
     assert "is valid: tiny" in capsys.readouterr().out
     assert run_group(cli, "edge-kit", ["bundle", "verify", str(tmp_path / "none")]) == 3
     assert "there is no bundle" in capsys.readouterr().err
+
+
+def test_bundle_show_lists_every_split_with_its_rule_costs_and_files(tmp_path, capsys):
+    root = make_bundle_with_two_splits(tmp_path / "both").root
+    (root / "tuning.json").write_text('{"split": "lite", "threshold": 0.25}')
+    assert run_group(cli, "edge-kit", ["bundle", "show", str(root)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    pool, lite = (i for i, line in enumerate(lines) if line.startswith("split "))
+    assert "split 0 pool: 3 x 4 x 4 int8" in lines[pool] and "entropy <= 0.5" in lines[pool]
+    assert "split 1 lite" in lines[lite] and "entropy <= -1" in lines[lite]
+    assert lines[pool + 1] == "  costs: not measured"
+    assert [line.split()[-1] for line in lines[lite + 2 : lite + 4]] == [
+        "end/int8.tflite",
+        "cloud/least.onnx",
+    ]
+    assert lines[-1] == "tuning: split lite, threshold 0.25"

@@ -21,6 +21,7 @@ from tests.edge_kit.bench.samples import answered, report_of, throttled
 from tests.support.labelled import add_reference
 from tests.support.schema import problems
 from tests.support.tiny import make_bundle
+from tests.support.tiny_splits import make_bundle_with_two_splits
 
 SCRIPT = Path(__file__).parents[3] / "benchmarks" / "bench_overhead.py"
 
@@ -287,3 +288,18 @@ def test_bench_writes_only_the_files_asked_for(tmp_path):
     assert [p.name for p in here.iterdir()] == ["a.html"]
     assert list(home.rglob("*")) == [] and list(temporary.rglob("*")) == []
     assert {p: p.stat().st_mtime_ns for p in sorted(bundle.root.rglob("*"))} == before
+
+
+def test_named_split_is_measured_with_its_own_files_and_rule(tmp_path, capsys):
+    bundle = make_bundle_with_two_splits(tmp_path / "both").root
+    assert call(bundle, *FEW, "--split", "lite", "--no-top1", "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["model"]["threshold"] == -1.0
+    files = [m["configuration"]["file"] for m in report["measurements"]]
+    assert files == ["end/int8.tflite"]
+
+
+def test_unknown_split_is_refused_with_the_names(tmp_path, capsys):
+    bundle = make_bundle_with_two_splits(tmp_path / "both").root
+    assert call(bundle, *FEW, "--split", "deep") == 3
+    assert "no split 'deep'; it has: pool, lite" in capsys.readouterr().err
