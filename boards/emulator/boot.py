@@ -12,7 +12,7 @@ from boards.emulator.machine import MACHINES, Machine
 from boards.image.partitions import partitions
 from boards.image.unpack import unpack_xz
 from boards.onboard.settings import FILE, Settings, SettingsError
-from boards.system.tool import Report, call, need
+from boards.system.tool import Reporter, call, need
 from edge_kit.errors import ImageError, UsageError
 
 __all__ = ["Guest", "boot_files", "command_line", "settings_of", "start"]
@@ -174,7 +174,7 @@ def _take(image: Path, names: Sequence[str], out: Path) -> None:
 def start(
     image: Path,
     machine: str,
-    report: Report,
+    report: Reporter,
     *,
     log: Path | None = None,
     ssh: int | None = None,

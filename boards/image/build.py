@@ -19,7 +19,7 @@ from boards.image.stage import FILE_SYSTEMS, PYTHON, Stage
 from boards.image.wheels import Wheel, fetch_wheels
 from boards.onboard.settings import Settings, SettingsError, dump
 from boards.system.namespace import run_as_root
-from boards.system.tool import Report, call, require
+from boards.system.tool import Reporter, call, require
 from edge_kit.bundle import Bundle, sha256_file
 from edge_kit.device.config import resolve
 from edge_kit.errors import ConfigError, ImageError, UsageError
@@ -79,7 +79,7 @@ def read_settings(file: Path) -> Settings:
 
 
 def _check_run(file: Path, settings: Settings) -> None:
-    """Refuse now what the device would refuse at each start, where nobody sees it."""
+    """Refuse keys of ``[run]`` that the device would refuse at each start."""
     with tempfile.TemporaryDirectory() as name:
         run = Path(name) / "run"
         # What the first boot sets is not looked at.
@@ -92,7 +92,7 @@ def _check_run(file: Path, settings: Settings) -> None:
             raise ConfigError(f"{file}: {said}", error.hint) from None
 
 
-def build(order: Order, report: Report) -> dict[str, str]:
+def build(order: Order, report: Reporter) -> dict[str, str]:
     """Build; return paths and checksum of what was written.
 
     Interrupted or failed, it leaves nothing beside the downloads.
@@ -173,7 +173,7 @@ def _empty(folder: Path) -> None:
 
 
 def _pack(
-    order: Order, raw: Path, debs: list[Deb], wheels: list[Wheel], epoch: int, report: Report
+    order: Order, raw: Path, debs: list[Deb], wheels: list[Wheel], epoch: int, report: Reporter
 ) -> dict[str, Path]:
     """Return the finished files by what follows the image's name."""
     report("mapping and compressing the image")

@@ -24,7 +24,7 @@ from boards.image.unpack import unpack_xz
 from boards.image.wheels import Wheel, fetch_wheels, unzip_wheels
 from boards.onboard.place import SITE, place_code, place_files
 from boards.onboard.settings import FILE, Settings
-from boards.system.tool import Report, call, require
+from boards.system.tool import Reporter, call, require
 from edge_kit.bundle import Bundle, sha256_file
 from edge_kit.errors import ImageError, UsageError
 
@@ -92,7 +92,7 @@ def customize(
     settings: Settings,
     out: Path,
     cache: Path,
-    report: Report,
+    report: Reporter,
     photos: Path | None = None,
 ) -> str:
     """Write a customized copy; return its SHA-256. Interrupted, it leaves none.

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from boards.system.tool import Report, call
+from boards.system.tool import Reporter, call
 from edge_kit.errors import ImageError
 
 __all__ = ["BASE", "RASPBERRY", "SUITE", "Deb", "Mirrors", "fetch", "host_mirrors"]
@@ -88,7 +88,7 @@ def host_mirrors(etc: Path = Path("/etc/apt")) -> Mirrors:
     return Mirrors(main[0], security[0] if security else "")
 
 
-def fetch(names: tuple[str, ...], mirrors: Mirrors, cache: Path, report: Report) -> list[Deb]:
+def fetch(names: tuple[str, ...], mirrors: Mirrors, cache: Path, report: Reporter) -> list[Deb]:
     """Return the packages and all that they depend on, downloaded and checked by apt.
 
     Args:

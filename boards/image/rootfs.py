@@ -19,7 +19,7 @@ from pathlib import Path
 
 from boards.image.packages import Deb
 from boards.image.shortcuts import shortcuts, trust_authorities
-from boards.system.tool import Report, call, need
+from boards.system.tool import Reporter, call, need
 from edge_kit.errors import ImageError
 
 __all__ = ["configure", "unpack"]
@@ -35,7 +35,7 @@ _DPKG_CONFIG = (
 _MERGED = ("bin", "sbin", "lib")
 
 
-def unpack(debs: list[Deb], root: Path, report: Report) -> int:
+def unpack(debs: list[Deb], root: Path, report: Reporter) -> int:
     """Unpack all packages into an empty directory, as root of a namespace.
 
     Returns:
@@ -151,7 +151,7 @@ def _stand_in_for_preinst(root: Path) -> None:
     os.chmod(root / "tmp", 0o1777)  # noqa: PTH101 - made by base-files
 
 
-def configure(root: Path, epoch: int, report: Report) -> None:
+def configure(root: Path, epoch: int, report: Reporter) -> None:
     """Run all maintainers' scripts once, under emulation where this machine is not arm64.
 
     It also makes the users that `place_files` declares, so call that before.

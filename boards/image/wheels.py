@@ -10,7 +10,7 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from boards.system.tool import Report, call
+from boards.system.tool import Reporter, call
 from edge_kit.errors import ImageError
 
 __all__ = ["Wheel", "compile_all", "fetch_wheels", "unzip_wheels"]
@@ -38,7 +38,7 @@ class Wheel:
     path: Path
 
 
-def fetch_wheels(python: str, cache: Path, report: Report) -> list[Wheel]:
+def fetch_wheels(python: str, cache: Path, report: Reporter) -> list[Wheel]:
     """Fetch what is pinned for a Python, from the cache where it is; pip checks the hashes.
 
     Args:

@@ -191,7 +191,7 @@ class FirstBoot:
         self._run("systemctl", "--no-block", "try-restart", "systemd-timesyncd.service")
 
     def ssh(self, settings: Settings) -> None:
-        """Let the owners of the keys in, and nobody by password."""
+        """Authorize the SSH keys of the settings; there are no passwords."""
         if settings.ssh_keys:
             (self._root / "root/.ssh").mkdir(mode=0o700, parents=True, exist_ok=True)
             self._write(_SSH_KEYS, _OWN_KEYS + "\n".join(settings.ssh_keys) + "\n", 0o600)

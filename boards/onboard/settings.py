@@ -123,7 +123,7 @@ class Settings:
         return self.generate_key or bool(self.enroll and not self.key)
 
     def public(self) -> str:
-        """Return the file without what nobody who finds the card should read."""
+        """Return the file without secrets, as anyone who finds the card may read it."""
         run = dict(self.run)
         if _SECRET_ADDRESS.search(str(run.get("camera", ""))):
             run["camera"] = MASK

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from edge_kit.errors import ImageError
 
-__all__ = ["Report", "call", "need", "require"]
+__all__ = ["Reporter", "call", "need", "require"]
 
-Report = Callable[[str], None]
+# Called with a line for the person who waits.
+Reporter = Callable[[str], None]
 
 # Debian keeps what formats and partitions where a user's PATH does not reach.
 _PLACES = ("/usr/sbin", "/sbin")
