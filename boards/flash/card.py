@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import mmap
 import os
 import stat
 import struct
@@ -24,8 +23,6 @@ SUDO = 'run the same command with sudo (in a virtual environment: sudo "$(comman
 _BLKRRPART = 0x125F
 _BLKFLSBUF = 0x1261
 _BLKGETSIZE64 = 0x80081272
-# O_DIRECT wants offsets, lengths and addresses in multiples of the device's blocks.
-_ALIGN = 4096
 
 
 class Card(Protocol):
@@ -63,8 +60,7 @@ class Card(Protocol):
 class BlockCard:
     """A block device, opened exclusively: the kernel refuses when anything else uses it.
 
-    A context manager. Writes go through the page cache, and `sync` waits for them; reads bypass it
-    (O_DIRECT) where the device lets them.
+    A context manager. Writes go through the page cache, and `sync` waits for them.
 
     Args:
         disk: What lsblk said of it.
@@ -74,10 +70,7 @@ class BlockCard:
     """
 
     def __init__(self, disk: Disk) -> None:
-        self._path = disk.path
         self._fd = _open(disk.path)
-        self._direct = -1
-        self._buffer: mmap.mmap | None = None
         try:
             self._size = _check(self._fd, disk)
         except BaseException:
@@ -117,41 +110,20 @@ class BlockCard:
         os.fsync(self._fd)
 
     def drop_caches(self) -> None:
-        """Forget cached pages, and read past the cache from now on where that works."""
+        """Drop the device's pages from the cache, so that reads come from the card."""
         self.sync()
+        # Both drop pages that are on the card already. The first works for every user, the second
+        # for root only.
         os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        with contextlib.suppress(OSError):  # needs root; a card that has gone fails when read
+        with contextlib.suppress(OSError):  # a card that has gone fails when read
             fcntl.ioctl(self._fd, _BLKFLSBUF)
-        if self._direct < 0:
-            try:
-                self._direct = os.open(self._path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
-            except OSError as error:
-                if error.errno != errno.EINVAL:
-                    raise
 
     def read(self, offset: int, length: int) -> bytes:
         """Read; shorter at the card's end."""
-        data = self._read(offset, length)
+        data = os.pread(self._fd, length, offset)
         if len(data) < min(length, self._size - offset):
             self._check_present()
         return data
-
-    def _read(self, offset: int, length: int) -> bytes:
-        if self._direct < 0:
-            return os.pread(self._fd, length, offset)
-        start = offset - offset % _ALIGN
-        want = -(-(offset + length - start) // _ALIGN) * _ALIGN
-        if self._buffer is None or len(self._buffer) < want:
-            # Anonymous mappings begin at a page, as O_DIRECT wants.
-            self._buffer = mmap.mmap(-1, want)
-        with memoryview(self._buffer) as view:
-            got = 0
-            while got < want:
-                done = os.preadv(self._direct, [view[got:want]], start + got)
-                got += done
-                if done == 0 or done % _ALIGN:
-                    break  # the end of the card
-            return bytes(view[offset - start : min(got, offset - start + length)])
 
     def _check_present(self) -> None:
         """Raise ENODEV when the disk was unplugged.
@@ -168,10 +140,7 @@ class BlockCard:
 
     def close(self) -> None:
         """Close; what was not synced may be lost."""
-        for fd in (self._fd, self._direct):
-            if fd >= 0:
-                os.close(fd)
-        self._fd = self._direct = -1
+        os.close(self._fd)
 
 
 def _open(path: str) -> int:

@@ -296,21 +296,6 @@ def test_card_that_fails_while_written_is_an_error(tmp_path, mounted, loop):
         assert card.read(0, 512) == bytes(512)
 
 
-def test_unaligned_read_gives_just_these_bytes(loop):
-    device = loop(8 * MIB)
-    device.file.write_bytes(NOISE * 8)
-    with BlockCard(disk_of(device)) as card:
-        card.drop_caches()
-        for offset, length in (
-            (0, 1),
-            (511, 2),
-            (4095, 4098),
-            (MIB + 7, 3 * MIB),
-            (8 * MIB - 3, 3),
-        ):
-            assert card.read(offset, length) == (NOISE * 8)[offset : offset + length]
-
-
 def test_device_without_room_raises_enospc(loop):
     with BlockCard(disk_of(loop(MIB))) as card, pytest.raises(OSError) as caught:
         card.write(MIB, b"x" * 512)
