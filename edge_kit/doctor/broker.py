@@ -48,7 +48,10 @@ def check_broker(
         return Check("broker", False, error.what, error.hint)
     finally:
         link.stop()
-    if isinstance(published, Published) and published.refused is not None:
+    if not isinstance(published, Published):
+        what = f"{broker.url} does not acknowledge a message within {timeout_s:.0f} s"
+        return Check("broker", False, what, "look at the broker's log")
+    if published.refused is not None:
         refusal = publish_error(topics.features, published.refused)
         return Check("broker", False, refusal.what, refusal.hint)
     limit = f", messages up to {event.max_packet} bytes" if event.max_packet else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -103,10 +103,6 @@ class BrokerAddress:
         host = f"[{self.host}]" if ":" in self.host else self.host
         user = f"{self.user}@" if self.user else ""
         return f"{'mqtts' if self.tls else 'mqtt'}://{user}{host}:{self.port}"
-
-    def with_password(self, password: str) -> BrokerAddress:
-        """Return a copy that carries `password`."""
-        return replace(self, password=password)
 
 
 def _check_readable(what: str, path: Path) -> None:
