@@ -67,9 +67,8 @@ def _serve(
         receive_maximum=settings.receive_maximum,
         keepalive=KEEPALIVE_S,
     )
-    reporter = _Reporter(settings, link, client_id, emit)
-    worker = Worker(link, models, settings.work, on_tick=reporter.tick)
-    reporter.begin(worker)
+    worker = Worker(link, models, settings.work)
+    reporter = _Reporter(settings, worker, link, client_id, emit)
     emit(
         {
             "event": "starting",
@@ -80,7 +79,7 @@ def _serve(
     )
     stop.on_stop(worker.stop)
     try:
-        clean = worker.run()
+        clean = worker.run(reporter.tick)
     finally:
         reporter.close()
     emit({"event": "stopped", "clean": clean, **worker.counters.to_json()})
@@ -91,9 +90,14 @@ class _Reporter:
     """Tells health checks and people, after each tick, what changed."""
 
     def __init__(
-        self, settings: ServiceSettings, link: Link, client_id: str, emit: EventPrinter
+        self,
+        settings: ServiceSettings,
+        worker: Worker,
+        link: Link,
+        client_id: str,
+        emit: EventPrinter,
     ) -> None:
-        self._worker: Worker | None = None
+        self._worker = worker
         self._heart = Heartbeat(settings.health_file) if settings.health_file else None
         self._period_s = settings.report_s
         self._link = link
@@ -103,10 +107,6 @@ class _Reporter:
         self._next = time.monotonic() + self._period_s
         self._said: dict[str, Any] = {}
         self._complained = False
-
-    def begin(self, worker: Worker) -> None:
-        """Watch from now on; raises ConfigError when the health file cannot be written."""
-        self._worker = worker
         if self._heart:
             self._heart.beat(worker.vitals)
 
@@ -115,7 +115,7 @@ class _Reporter:
         if vitals.connected != self._connected:
             self._connected = vitals.connected
             self._emit({"event": "connected" if vitals.connected else "disconnected"})
-        if time.monotonic() >= self._next and self._worker is not None:
+        if time.monotonic() >= self._next:
             self._next = time.monotonic() + self._period_s
             self._say(self._worker.counters.to_json())
 

@@ -27,6 +27,17 @@ MAX_FRAME = 255 + 4
 
 _SWAPPED = {"NCHW": "NHWC", "NHWC": "NCHW"}
 
+# What a device is told for the reason of a `DecodeError`; of others, that the message is malformed.
+_REFUSALS = {
+    "oversized": Refusal.OVERSIZED,
+    "unknown-model": Refusal.UNKNOWN_MODEL,
+    "unknown-cut": Refusal.UNKNOWN_MODEL,
+    "shape": Refusal.WRONG_SHAPE,
+    "wrong-shape": Refusal.WRONG_SHAPE,
+    "wrong-dtype": Refusal.WRONG_SHAPE,
+    "wrong-scale": Refusal.WRONG_SHAPE,
+}
+
 
 @dataclass(frozen=True)
 class Job:
@@ -75,12 +86,6 @@ class Refused:
     model: bytes = bytes(8)
 
 
-class _CheckError(Exception):
-    def __init__(self, reason: str, refusal: Refusal, sentence: str) -> None:
-        super().__init__(sentence)
-        self.reason, self.refusal, self.sentence = reason, refusal, sentence
-
-
 @dataclass(frozen=True)
 class Validator:
     """Checks messages, the cheapest checks first.
@@ -110,7 +115,7 @@ class Validator:
             tail = self._tail(header)
             _check_spec(header, tail)
             raw = expand(codec, body, header.spec.nbytes)
-        except (DecodeError, _CheckError) as error:
+        except DecodeError as error:
             return self._refused(delivery, topics, header, error)
         sample_array = np.frombuffer(raw, dtype=header.spec.dtype).reshape(header.spec.shape)
         features = to_layout(sample_array[np.newaxis], header.spec.layout, tail.layout)[0]
@@ -121,7 +126,7 @@ class Validator:
         delivery: Delivery,
         topics: Topics | None,
         header: FeatureHeader | None,
-        error: DecodeError | _CheckError,
+        error: DecodeError,
     ) -> Refused:
         model = header.model if header else bytes(8)
         sample = header.sample if header else _sample_from(delivery)
@@ -130,85 +135,64 @@ class Validator:
             # Too large for the bundles here, but perhaps right for a worker with its bundle. A
             # device tries again after an unknown model, and gives up after the other refusals.
             model, error = claimed, _unknown_model(claimed)
-        refusal = error.refusal if isinstance(error, _CheckError) else _refusal_of(error)
+        refusal = _REFUSALS.get(error.reason, Refusal.MALFORMED)
         return Refused(delivery, error.reason, refusal, str(error), topics, sample, model)
 
     def _open(self, payload: bytes) -> tuple[FeatureHeader, int, bytes]:
         if len(payload) > self.max_payload:
-            raise _CheckError(
-                "oversized",
-                Refusal.OVERSIZED,
-                f"{len(payload)} bytes are over the limit of {self.max_payload}",
-            )
+            what = f"{len(payload)} bytes are over the limit of {self.max_payload}"
+            raise DecodeError("oversized", what)
         return split_features(payload, self.models.max_values)
 
     def _tail(self, header: FeatureHeader) -> Tail:
         tail = self.models.find(header.model, header.cut)
-        if tail is None and self.models.knows(header.model):
+        if tail is not None:
+            return tail
+        if self.models.knows(header.model):
             what = f"model {header.model.hex()} has no cut {header.cut} here"
-            raise _CheckError("unknown-cut", Refusal.UNKNOWN_MODEL, what)
-        if tail is None:
-            raise _unknown_model(header.model)
-        return tail
+            raise DecodeError("unknown-cut", what)
+        raise _unknown_model(header.model)
 
 
-def _unknown_model(model: bytes) -> _CheckError:
-    what = f"no bundle here has model {model.hex()}"
-    return _CheckError("unknown-model", Refusal.UNKNOWN_MODEL, what)
+def _unknown_model(model: bytes) -> DecodeError:
+    return DecodeError("unknown-model", f"no bundle here has model {model.hex()}")
 
 
 def _device(delivery: Delivery) -> Topics:
     try:
         topics = Topics.of(delivery.topic)
     except ValueError as error:
-        raise _CheckError("topic", Refusal.MALFORMED, str(error)) from None
+        raise DecodeError("topic", str(error)) from None
     if delivery.topic != topics.features:
-        raise _CheckError("topic", Refusal.MALFORMED, f"{delivery.topic!r} carries no features")
+        raise DecodeError("topic", f"{delivery.topic!r} is not a topic of features")
     if delivery.qos == 0:
         # Acknowledgements are what limits how many messages the broker sends.
-        raise _CheckError("qos", Refusal.MALFORMED, "features must be published with QoS 1")
+        raise DecodeError("qos", "features must be published with QoS 1")
     return topics
 
 
 def _check_properties(delivery: Delivery, topics: Topics, header: FeatureHeader) -> None:
     if delivery.response_topic != topics.results:
-        raise _CheckError(
-            "response-topic",
-            Refusal.MALFORMED,
-            f"the response topic {delivery.response_topic!r} is not {topics.results!r}",
-        )
+        what = f"the response topic {delivery.response_topic!r} is not {topics.results!r}"
+        raise DecodeError("response-topic", what)
     if delivery.correlation != header.sample:
-        raise _CheckError(
-            "correlation", Refusal.MALFORMED, "the correlation data is not the sample's id"
-        )
+        raise DecodeError("correlation", "the correlation data is not the sample's id")
 
 
 def _check_spec(header: FeatureHeader, tail: Tail) -> None:
     got, want = header.spec, tail.features
     if got.dtype != want.dtype:
-        raise _CheckError(
-            "wrong-dtype", Refusal.WRONG_SHAPE, f"dtype {got.dtype} is not {want.dtype}"
-        )
+        raise DecodeError("wrong-dtype", f"dtype {got.dtype} is not {want.dtype}")
     if got.shape != _shape_in(want, got.layout):
-        raise _CheckError(
-            "wrong-shape",
-            Refusal.WRONG_SHAPE,
-            f"{got.layout}{got.shape} is not {want.layout}{want.shape}",
-        )
+        what = f"{got.layout}{got.shape} is not {want.layout}{want.shape}"
+        raise DecodeError("wrong-shape", what)
     # The header holds a float32, the manifest a double.
     if np.float32(got.scale) != np.float32(want.scale) or got.zero_point != want.zero_point:
-        raise _CheckError(
-            "wrong-scale",
-            Refusal.WRONG_SHAPE,
-            f"scale {got.scale} and zero point {got.zero_point} are not "
-            f"{want.scale} and {want.zero_point}",
-        )
+        what = f"scale {got.scale} and zero point {got.zero_point} are not "
+        raise DecodeError("wrong-scale", f"{what}{want.scale} and {want.zero_point}")
     if header.label >= tail.classes:
-        raise _CheckError(
-            "label",
-            Refusal.MALFORMED,
-            f"label {header.label} is not below {tail.classes} classes",
-        )
+        what = f"label {header.label} is out of range (0 to {tail.classes - 1})"
+        raise DecodeError("label", what)
 
 
 def _shape_in(spec: TensorSpec, layout: str) -> tuple[int, ...] | None:
@@ -219,10 +203,6 @@ def _shape_in(spec: TensorSpec, layout: str) -> tuple[int, ...] | None:
         return None
     a, b, c = spec.shape
     return (b, c, a) if layout == "NHWC" else (c, a, b)
-
-
-def _refusal_of(error: DecodeError) -> Refusal:
-    return Refusal.WRONG_SHAPE if error.reason == "shape" else Refusal.MALFORMED
 
 
 def _sample_from(delivery: Delivery) -> bytes | None:

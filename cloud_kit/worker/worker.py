@@ -75,7 +75,6 @@ class Worker:
         link: Subscribed to the pool's shared filter. The worker starts and stops it.
         models: What it can finish.
         settings: See `WorkerSettings`.
-        on_tick: Called on the loop's thread about every ``tick_s``.
         clock: Seconds that only grow.
     """
 
@@ -85,7 +84,6 @@ class Worker:
         models: Models,
         settings: WorkerSettings | None = None,
         *,
-        on_tick: Callable[[Vitals], None] = lambda vitals: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.settings = settings or WorkerSettings()
@@ -97,7 +95,6 @@ class Worker:
         )
         self._recent: Recent[bytes] = Recent(self.settings.recent)
         self._replies = Replies(link, self.counters)
-        self._on_tick = on_tick
         self._clock = clock
         self._connected = False
         self._tick_at = 0.0
@@ -116,12 +113,16 @@ class Worker:
         busy = self._clock() - min(since) if since else 0.0
         return Vitals(self._connected, busy, self._stop.is_set())
 
-    def run(self) -> bool:
+    def run(self, on_tick: Callable[[Vitals], None] = lambda vitals: None) -> bool:
         """Work until `stop`; return whether everything taken was finished in time.
+
+        Args:
+            on_tick: Called on this thread about every ``tick_s``.
 
         Raises:
             LinkError: The link gave up, such as for bad credentials.
         """
+        self._on_tick = on_tick
         lanes = [
             threading.Thread(target=self._infer, args=(lane,), name=f"lane-{lane}", daemon=True)
             for lane in range(self.settings.lanes)

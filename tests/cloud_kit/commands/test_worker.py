@@ -15,6 +15,7 @@ from edge_kit.link.mqtt import MqttLink
 from edge_kit.wire import Refusal, ResultMessage, Topics
 from tests.support.cloud_command import process, run
 from tests.support.messages import TIMEOUT, message, sample_id
+from tests.support.mosquitto import dynamic_security
 from tests.support.tiny import make_bundle
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -167,6 +168,15 @@ def test_worker_that_may_not_publish_results_counts_them_and_says_why_once(
         assert worker.process.wait(TIMEOUT) == 0
     assert said.count("the broker refuses results") == 1
     assert "access list" in said and "Not authorized" in said
+
+
+@pytest.mark.broker
+def test_worker_that_may_not_subscribe_ends_with_the_reason(make_mosquitto, tiny_bundle, tmp_path):
+    broker = make_mosquitto(extra=dynamic_security(tmp_path, subscribe=False))
+    done = run("worker", "--bundle", str(tiny_bundle.root), "--broker", broker.url)
+    assert done.returncode == 6
+    assert "refuses the subscription to $share/workers/edgekit/1/+/features" in done.stderr
+    assert "access list" in done.stderr
 
 
 @pytest.mark.broker
