@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +28,6 @@ import torch
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from edge_kit.errors import ExportError
 from edge_kit.tensors import TensorSpec
 from exporters.engines.compact import compact
 from exporters.engines.exported import Exported
@@ -41,32 +39,13 @@ from exporters.engines.saturation import unsaturated_ranges
 if TYPE_CHECKING:
     from exporters.graph.halves import EndModel
 
-__all__ = ["ARCHS", "SCHEMES", "Scheme", "export_end_onnx"]
+__all__ = ["SCHEMES", "export_end_onnx"]
 
 BATCH = 16
 
 
-@dataclass(frozen=True)
-class Scheme:
-    """How activations are stored; weights are symmetric int8, one scale per output channel.
-
-    Attributes:
-        signed: Activations are int8, else uint8.
-        paired: Weight ranges bound the sums of neighbours.
-    """
-
-    signed: bool
-    paired: bool
-
-
-# Activations, then weights, as the literature writes it. Plain U8S8 is for comparison.
-SCHEMES: dict[str, Scheme] = {
-    "U8S8-paired": Scheme(signed=False, paired=True),
-    "U8S8": Scheme(signed=False, paired=False),
-    "S8S8-paired": Scheme(signed=True, paired=True),
-    "S8S8": Scheme(signed=True, paired=False),
-}
-ARCHS: dict[str, str] = {"x86_64": "U8S8-paired", "aarch64": "S8S8-paired"}
+# What the manifest calls them: activations, then weights, as the literature writes it.
+SCHEMES = {"x86_64": "U8S8-paired", "aarch64": "S8S8-paired"}
 
 
 def export_end_onnx(
@@ -76,7 +55,6 @@ def export_end_onnx(
     *,
     arch: str,
     feature_scale: float | None = None,
-    scheme: str | None = None,
 ) -> Exported:
     """Quantize an end model for one architecture.
 
@@ -87,7 +65,6 @@ def export_end_onnx(
         path: Where to write.
         arch: ``x86_64`` or ``aarch64``.
         feature_scale: Quantization step of the features; by default the end model's own.
-        scheme: A name from `SCHEMES` instead of the architecture's own; for measurements.
 
     Returns:
         A file that takes ``image`` (any batch) and gives ``features`` (int8) and ``logits``
@@ -96,12 +73,7 @@ def export_end_onnx(
     Raises:
         ExportError: The model cannot be exported, or a part of it would compute in float.
     """
-    if arch not in ARCHS:
-        raise ExportError(f"architecture {arch!r} is not one of {', '.join(ARCHS)}")
-    if len(calibration) == 0:
-        raise ExportError("there are no calibration photos", "give the validation split some")
-    name = scheme or ARCHS[arch]
-    chosen = SCHEMES[name]
+    signed = arch == "aarch64"
     scale = float(np.float32(end.feature_scale if feature_scale is None else feature_scale))
     pixels = pixel_input(end.normalize)
     size = (int(calibration.shape[1]), int(calibration.shape[2]))
@@ -113,9 +85,9 @@ def export_end_onnx(
         with torch.no_grad():
             features, logits = graph.eval()(sample)
         quantized = Path(work) / "int8.onnx"
-        _quantize(plain, quantized, calibration, pixels, scale, chosen)
+        _quantize(plain, quantized, calibration, pixels, scale, signed=signed)
         model = onnx.load(quantized)
-        _drop_input_quantizer(model.graph, signed=chosen.signed)
+        _drop_input_quantizer(model.graph, signed=signed)
         _emit_int8_features(model.graph)
         onnx.checker.check_model(model)
         legible = Path(work) / path.name
@@ -132,14 +104,14 @@ def export_end_onnx(
             "image",
             (int(calibration.shape[3]), *size),
             "NCHW",
-            "int8" if chosen.signed else "uint8",
+            "int8" if signed else "uint8",
             pixels.scale,
-            pixels.zero_point - (128 if chosen.signed else 0),
+            pixels.zero_point - (128 if signed else 0),
         ),
         TensorSpec("features", tuple(features.shape[1:]), "NCHW", "int8", scale, 0),
         TensorSpec("logits", tuple(logits.shape[1:]), "NC", "float32"),
         arch=arch,
-    ).with_figures(scheme=name)
+    ).with_figures(scheme=SCHEMES[arch])
 
 
 def _quantize(
@@ -148,7 +120,8 @@ def _quantize(
     calibration: NDArray[np.uint8],
     pixels: PixelInput,
     feature_scale: float,
-    scheme: Scheme,
+    *,
+    signed: bool,
 ) -> None:
     from onnxruntime.quantization import (  # type: ignore[import-untyped]
         CalibrationMethod,
@@ -160,7 +133,6 @@ def _quantize(
         quant_pre_process,
     )
 
-    signed = scheme.signed
     activations = QuantType.QInt8 if signed else QuantType.QUInt8
     shift = 128 if signed else 0
     prepared = plain.with_name("prepared.onnx")
@@ -169,8 +141,7 @@ def _quantize(
         "image": [_fixed(activations, pixels.scale, pixels.zero_point - shift, signed=signed)],
         "features": [_fixed(activations, feature_scale, 128 - shift, signed=signed)],
     }
-    if scheme.paired:
-        overrides.update(unsaturated_ranges(prepared))
+    overrides.update(unsaturated_ranges(prepared))
     quantize_static(
         os.fspath(prepared),
         os.fspath(out),

@@ -55,8 +55,6 @@ def export_end_tflite(
     Raises:
         ExportError: The model cannot be converted, or a part of it would compute in float.
     """
-    if len(calibration) == 0:
-        raise ExportError("there are no calibration photos", "give the validation split some")
     scale = float(np.float32(end.feature_scale if feature_scale is None else feature_scale))
     pixels = pixel_input(end.normalize)
     float_model = _convert(_Graph(end, pixels), calibration[:1])

@@ -15,7 +15,7 @@ from onnx import helper, numpy_helper  # noqa: E402
 from edge_kit.errors import ExportError  # noqa: E402
 from exporters.engines.islands import MAX_NAMED, assert_all_int8, float_islands  # noqa: E402
 from exporters.engines.onnx_export import export_end_float  # noqa: E402
-from exporters.engines.onnx_quant import ARCHS, export_end_onnx  # noqa: E402
+from exporters.engines.onnx_quant import SCHEMES, export_end_onnx  # noqa: E402
 from tests.support import tiny_tflite  # noqa: E402
 from tests.support.tiny_halves import SIZE, photos, trained  # noqa: E402
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.export
 CALIBRATION, _ = photos(16, seed=4)
 
 
-@pytest.fixture(scope="module", params=sorted(ARCHS))
+@pytest.fixture(scope="module", params=sorted(SCHEMES))
 def sound(request, tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("islands") / "end.onnx"
     export_end_onnx(trained().end, CALIBRATION, path, arch=request.param)

@@ -15,9 +15,10 @@ from torch import nn  # noqa: E402
 
 from edge_kit.errors import ExportError  # noqa: E402
 from edge_kit.tensors import TensorSpec  # noqa: E402
+from exporters.engines import onnx_quant  # noqa: E402
 from exporters.engines.islands import float_islands  # noqa: E402
 from exporters.engines.onnx_export import export_end_float  # noqa: E402
-from exporters.engines.onnx_quant import ARCHS, SCHEMES, export_end_onnx  # noqa: E402
+from exporters.engines.onnx_quant import SCHEMES, export_end_onnx  # noqa: E402
 from exporters.graph.halves import EndModel, Halves  # noqa: E402
 from tests.exporters.engines.test_saturation import neighbour_sums  # noqa: E402
 from tests.support.tiny_halves import (  # noqa: E402
@@ -76,7 +77,7 @@ def test_int8_end_model_agrees_with_float_twin(tmp_path, normalization, arch, dt
     assert end.entry.size == (tmp_path / f"{arch}.onnx").stat().st_size
 
 
-@pytest.mark.parametrize("arch", sorted(ARCHS))
+@pytest.mark.parametrize("arch", sorted(SCHEMES))
 def test_int8_accuracy_on_blobs_equals_float_accuracy(tmp_path, arch):
     halves = trained()
     _, real = float_codes(halves)
@@ -91,7 +92,7 @@ def test_int8_end_model_of_each_block_agrees_with_float_twin(tmp_path, kind):
     end = block_end(kind)
     twin = export_end_float(end, tmp_path / "twin.onnx", size=SIZE)(PIXELS[:32])
     codes = np.clip(np.rint(twin["features"] / 0.125), -128, 127)
-    for arch in ARCHS:
+    for arch in SCHEMES:
         path = tmp_path / f"{arch}.onnx"
         given = export_end_onnx(end, CALIBRATION, path, arch=arch)(PIXELS[:32])
         off = np.abs(given["features"] - codes)
@@ -101,7 +102,7 @@ def test_int8_end_model_of_each_block_agrees_with_float_twin(tmp_path, kind):
         assert float_islands(path) == []
 
 
-@pytest.mark.parametrize("arch", sorted(ARCHS))
+@pytest.mark.parametrize("arch", sorted(SCHEMES))
 @pytest.mark.parametrize("normalization", [UNIFORM, PER_CHANNEL, ((-3.0,) * 3, (99.0,) * 3)])
 def test_features_of_all_grey_levels_are_within_one_step(tmp_path, arch, normalization):
     end, picture = levels_end(*normalization), levels()
@@ -122,12 +123,10 @@ def test_files_of_both_architectures_give_equal_outputs(tmp_path):
         np.testing.assert_array_equal(one[name], other[name])
 
 
-@pytest.mark.parametrize("scheme", sorted(SCHEMES))
-def test_feature_quantizer_holds_announced_scale(tmp_path, scheme):
+@pytest.mark.parametrize("arch", sorted(SCHEMES))
+def test_feature_quantizer_holds_announced_scale(tmp_path, arch):
     path = tmp_path / "end.onnx"
-    export_end_onnx(
-        trained().end, CALIBRATION, path, arch="x86_64", scheme=scheme, feature_scale=0.3
-    )
+    export_end_onnx(trained().end, CALIBRATION, path, arch=arch, feature_scale=0.3)
     model = onnx.load(path)
     constants = {i.name: numpy_helper.to_array(i) for i in model.graph.initializer}
     (maker,) = [n for n in model.graph.node if "features" in n.output]
@@ -154,7 +153,7 @@ def test_first_node_dequantizes_pixels_with_announced_scale(tmp_path, arch, zero
 
 def test_scheme_is_noted_in_figures(tmp_path):
     path = tmp_path / "e.onnx"
-    for arch, scheme in ARCHS.items():
+    for arch, scheme in SCHEMES.items():
         file = export_end_onnx(trained().end, CALIBRATION, path, arch=arch)
         assert file.entry.figures == {"scheme": scheme}
 
@@ -164,11 +163,12 @@ def weights_of(path: Path) -> list[np.ndarray]:
     return [w for w in constants if w.dtype == np.int8 and w.ndim in (2, 4)]
 
 
-def test_x86_weights_stay_below_int16_saturation(tmp_path):
+def test_x86_weights_stay_below_int16_saturation(tmp_path, monkeypatch):
     """With every pixel at 255 the sums of two neighbours fit into int16, in either order."""
     end = trained().end
     export_end_onnx(end, CALIBRATION, tmp_path / "p.onnx", arch="x86_64")
-    export_end_onnx(end, CALIBRATION, tmp_path / "u.onnx", arch="x86_64", scheme="U8S8")
+    monkeypatch.setattr(onnx_quant, "unsaturated_ranges", lambda path: {})
+    export_end_onnx(end, CALIBRATION, tmp_path / "u.onnx", arch="x86_64")
     paired, plain = weights_of(tmp_path / "p.onnx"), weights_of(tmp_path / "u.onnx")
     dense = [w for w in paired if w.shape[1] > 1]
     assert len(dense) == 9
@@ -205,14 +205,6 @@ def test_float_island_is_refused_by_name(tmp_path):
     odd = EndModel(end.normalize, end.trunk, end.encode, Mean(end.head), 0.25).eval()
     with pytest.raises(ExportError, match=r"would compute in float: .*CumSum"):
         export_end_onnx(odd, CALIBRATION, tmp_path / "odd.onnx", arch="x86_64")
-
-
-def test_unknown_architecture_or_no_photos_is_refused(tmp_path):
-    end = trained().end
-    with pytest.raises(ExportError, match="'mips' is not one of x86_64, aarch64"):
-        export_end_onnx(end, CALIBRATION, tmp_path / "e.onnx", arch="mips")
-    with pytest.raises(ExportError, match="no calibration photos"):
-        export_end_onnx(end, CALIBRATION[:0], tmp_path / "e.onnx", arch="x86_64")
 
 
 def test_failed_export_leaves_no_file(tmp_path):

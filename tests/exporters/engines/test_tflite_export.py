@@ -167,8 +167,3 @@ def test_float_island_is_refused_by_name(tmp_path):
     with pytest.raises(ExportError, match=sentence):
         export_end_tflite(odd, CALIBRATION, path)
     assert float_islands(path)
-
-
-def test_export_without_calibration_photos_is_refused(tmp_path):
-    with pytest.raises(ExportError, match="no calibration photos"):
-        export_end_tflite(trained().end, CALIBRATION[:0], tmp_path / "e.tflite")
