@@ -141,9 +141,10 @@ def subscribe_error(address: BrokerAddress, topic: str, name: str) -> LinkError:
 
 def publish_error(topic: str, name: str) -> LinkError:
     """Explain a PUBACK whose reason, by its name, is a failure."""
+    reason = name.partition(":")[0]
     denied = "authorized" in name.lower()
     hint = "check the broker's access list for this user" if denied else ""
-    return LinkError(f"the broker refuses messages on {topic} ({name})", hint)
+    return LinkError(f"the broker refuses messages on {topic} ({reason})", hint)
 
 
 def disconnect_error(

@@ -17,6 +17,8 @@ class Problems:
     def __init__(self, report: Callable[[str], None]) -> None:
         self._report = report
         self._now: dict[str, str] = {}
+        # While a problem lasts its sentence may change to and fro: each is said once.
+        self._said: dict[str, set[str]] = {}
 
     def update(self, about: str, sentence: str, over: str, *, prospect: str = "") -> None:
         """Note how things are.
@@ -29,12 +31,15 @@ class Problems:
         """
         if sentence == self._now.get(about, ""):
             return
-        if sentence:
-            self._now[about] = sentence
-            self._report(f"{sentence}{prospect}")
-        else:
-            del self._now[about]
+        if not sentence:
+            del self._now[about], self._said[about]
             self._report(over)
+            return
+        self._now[about] = sentence
+        said = self._said.setdefault(about, set())
+        if sentence not in said:
+            said.add(sentence)
+            self._report(f"{sentence}{prospect}")
 
     def sentences(self) -> list[str]:
         """Return all that is wrong now."""

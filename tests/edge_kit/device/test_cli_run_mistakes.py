@@ -183,5 +183,6 @@ def test_run_whose_every_message_is_too_large_ends_with_6(edge, make_mosquitto):
     standing = [line for line in lines[:-1] if line["status"] == "standing"]
     # Nothing at all was offloaded, which the exit code tells; each frame is answered none the less.
     assert code == 6 and "Traceback" not in err
+    assert err.count("refuses messages on edgekit/1/cam/features (Packet too large)") == 2
     assert all("Packet too large" in line["reason"] for line in standing)
     assert len(standing) == run["refused"] == 3 and (run["lost"], run["pending"]) == (0, 0)
