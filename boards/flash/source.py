@@ -13,6 +13,7 @@ import os
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -57,21 +58,17 @@ class ImageSource:
         Raises:
             ImageError: The file is damaged, or its size differs from `size`.
         """
+        wanted = ((0, self.size),) if wanted is None else wanted
+        raw, seen = self.packing == "raw", 0
         with _reading(self.path), _open(self.path, self.packing) as file:
-            if self.packing == "raw":
-                starts = _starts(((0, self.size),) if wanted is None else wanted)
-                for chunk in _ahead(_read_at(file, starts)):
-                    if len(chunk.data) != min(CHUNK, self.size - chunk.offset):
-                        break
-                    yield chunk
-                seen = file.seek(0, os.SEEK_END)
-            else:
-                seen = 0
-                for chunk in _ahead(_read_at(file, itertools.count(0, CHUNK), seek=False)):
-                    seen += len(chunk.data)
-                    if seen > self.size:
-                        break
-                    yield chunk
+            # A packed file is read to its end, which shows whether it is whole.
+            starts = _starts(wanted) if raw else itertools.count(0, CHUNK)
+            for chunk in _ahead(_read_at(file, starts, seek=raw)):
+                seen = chunk.offset + len(chunk.data)
+                if (len(chunk.data) < CHUNK and seen != self.size) or seen > self.size:
+                    break
+                yield chunk
+            seen = file.seek(0, os.SEEK_END) if raw else seen
         if seen != self.size:
             raise _damaged(self.path, f"it unpacks to another size than the {self.size:,} bytes")
 
@@ -151,7 +148,7 @@ def _starts(wanted: Sequence[tuple[int, int]]) -> Iterator[int]:
         behind = max(behind, -(-stop // CHUNK) * CHUNK)
 
 
-def _read_at(file: IO[bytes], starts: Iterable[int], *, seek: bool = True) -> Iterator[Chunk]:
+def _read_at(file: IO[bytes], starts: Iterable[int], *, seek: bool) -> Iterator[Chunk]:
     for start in starts:
         if seek:
             file.seek(start)
@@ -177,22 +174,17 @@ def _ahead(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
             yield chunk
 
 
-class _reading:  # noqa: N801 - used as a statement
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
     """Turn what fails while reading `path` into a sentence."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, _BROKEN):
-            raise _damaged(self._path, str(error)) from None
-        if isinstance(error, FileNotFoundError):
-            raise ImageError(f"there is no image at {self._path}", "check the path") from None
-        if isinstance(error, OSError):
-            raise ImageError(f"{self._path} cannot be read: {error.strerror or error}") from None
+    try:
+        yield
+    except _BROKEN as error:
+        raise _damaged(path, str(error)) from None
+    except FileNotFoundError:
+        raise ImageError(f"there is no image at {path}", "check the path") from None
+    except OSError as error:
+        raise ImageError(f"{path} cannot be read: {error.strerror or error}") from None
 
 
 def _damaged(path: Path, why: str) -> ImageError:
