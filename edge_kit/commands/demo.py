@@ -52,7 +52,7 @@ def demo(
     from edge_kit.pixels.jpeg import thumbnail
     from edge_kit.sources.photo import read_photo
 
-    check_installed("edge-kit demo")
+    check_installed("edge-kit demo", "demo")
     config = DemoConfig(
         bundle or _asset("clothing.ekb", "--bundle"),
         photos or _asset("photos", "--photos"),

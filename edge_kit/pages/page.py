@@ -131,17 +131,18 @@ class Page:
     sections: Sequence[Section]
 
 
-def check_installed(what: str) -> None:
+def check_installed(what: str, extra: str = "pages") -> None:
     """Refuse early what would fail at the end of a long run.
 
     Args:
         what: What needs the page, such as ``edge-kit bench --html``.
+        extra: The extra of edge-kit to install.
 
     Raises:
         MissingExtraError: Jinja2 is not installed.
     """
     if importlib.util.find_spec("jinja2") is None:
-        raise MissingExtraError("Jinja2", "pages", what)
+        raise MissingExtraError("Jinja2", extra, what)
 
 
 def render(page: Page) -> str:

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import io
+
 import numpy as np
 import pytest
+from PIL import Image
 
 from edge_kit.bundle.manifest import Preprocessing
-from edge_kit.pixels.jpeg import jpeg_size
+from edge_kit.pixels.jpeg import jpeg_size, thumbnail
 
 
 @pytest.mark.parametrize("resize", ["squash", "crop"])
@@ -20,3 +23,9 @@ def test_detail_costs_bytes():
     rule = Preprocessing(32, 32)
     noise = np.random.default_rng(0).integers(0, 255, (32, 32, 3), np.uint8)
     assert jpeg_size(noise, rule) > jpeg_size(np.full((32, 32, 3), 90, np.uint8), rule) > 0
+
+
+def test_thumbnail_keeps_the_shape_of_the_photo():
+    small = thumbnail(np.zeros((200, 400, 3), np.uint8), 100)
+    with Image.open(io.BytesIO(small)) as image:
+        assert image.size == (100, 50)
