@@ -54,6 +54,6 @@ def open_subject(engine: Engine, file: EngineFile) -> Subject:
     """Return the model of `file`.
 
     Raises:
-        EngineError: The file is none that classifies images.
+        EngineError: The file does not classify images.
     """
     return EndModel(engine, file) if file.role == "end" else WholeModel(engine, file)

@@ -55,7 +55,7 @@ def _problems(m: Measurement) -> Sequence[str]:
 
 def _figures(m: Measurement) -> Sequence[str | Cell]:
     *cells, mark = row(m)
-    # The sentences stand above the table, which they would make too wide.
+    # The whole sentences are above the table; in it they would be too wide.
     short = ", ".join(sentence.partition(":")[0] for sentence in mark.split("; ")[:2])
     return [*cells, Cell(short, "bad")]
 
