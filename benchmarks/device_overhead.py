@@ -7,7 +7,7 @@ the two happens.
 
 Stages that a frame waits for (preprocess, engine, decide, emit of an answer) are measured by the
 clock. What the courier does on its own thread (encode, spool, report) runs here on the same thread
-and is measured by the CPU that it takes; how long it waits for the disk meanwhile is shown too.
+and is measured by the CPU that it takes; how long it waits for the disk is shown too.
 
     python benchmarks/device_overhead.py --bundle clothing.ekb --photos photos --json
 """

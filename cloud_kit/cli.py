@@ -16,7 +16,7 @@ _COMMANDS = entries(
     "cloud_kit.commands",
     {
         "worker": "Finish samples that devices send, until told to stop.",
-        "health": "Say whether a worker is well; exit code 0 or 1.",
+        "health": "Say whether a worker is healthy; exit code 0 or 1.",
         "broker": "Run a broker on this machine's loopback, for trials.",
     },
 )

@@ -20,7 +20,7 @@ __all__ = ["health"]
               help="Oldest heartbeat that counts as alive, seconds.")  # fmt: skip
 @click.option("--alive", is_flag=True, help="Do not ask for a connection (a liveness probe).")
 def health(path: Path, max_age: float, alive: bool) -> None:
-    """Say whether a worker is well; exit code 0 or 1."""
+    """Say whether a worker is healthy; exit code 0 or 1."""
     verdict = check(path, max_age_s=max_age, alive_only=alive)
     click.echo(verdict.detail)
     if not verdict.ok:

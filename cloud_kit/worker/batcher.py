@@ -23,7 +23,7 @@ class Batcher(Generic[_T]):
 
     Args:
         size: Most jobs of a batch, at least 1.
-        wait_s: Longest that a job waits for company, seconds, at least 0.
+        wait_s: Longest that a job waits for a fuller batch, seconds, at least 0.
         group: Jobs that may share a batch give equal values.
         clock: Seconds that only grow.
     """
@@ -82,13 +82,13 @@ class Batcher(Generic[_T]):
                 self._changed.wait(wait)
 
     def hurry(self) -> None:
-        """Let nothing wait for company any more; what still comes is taken."""
+        """Stop waiting for fuller batches; jobs are still accepted."""
         with self._changed:
             self._hurried = True
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Take no more; what is queued still comes out, without waiting for company."""
+        """Accept no more jobs; queued ones still leave, without waiting for fuller batches."""
         with self._changed:
             self._closed = self._hurried = True
             self._changed.notify_all()

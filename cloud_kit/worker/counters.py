@@ -27,7 +27,8 @@ class Counters:
         batches: Batches that went through an engine.
         engine_us: Microseconds that these took.
         answered: Results that the broker acknowledged.
-        undelivered: Results for which there was no connection, or that it took along.
+        undelivered: Results that could not be sent, or whose connection was lost before the broker
+            acknowledged them.
         rejected: Results that the broker refused.
         connections: Times that the broker accepted the worker.
         engine_failures: Samples that the engine could not classify.

@@ -41,7 +41,7 @@ class Heartbeat:
             ConfigError: The file cannot be written.
         """
         now = self._clock()
-        # A clock that was set back must not silence the heart.
+        # Also due when the clock was set back.
         spaced = not self._next - self.period_s <= now < self._next
         news = vitals.connected, vitals.draining
         if not spaced and news == self._said:

@@ -36,7 +36,7 @@ class _Reply(NamedTuple):
 
 
 class Replies:
-    """The deliveries that a worker owes the broker an acknowledgement for.
+    """The deliveries that a worker has yet to acknowledge.
 
     The loop's thread calls `own`, `confirm`, `void`; the engine's thread calls `send`.
 

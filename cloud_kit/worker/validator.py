@@ -68,7 +68,7 @@ class Refused:
     """A message that will not be classified.
 
     Attributes:
-        delivery: To be acknowledged all the same; a resend would fare no better.
+        delivery: To be acknowledged too: a resend would be refused again.
         reason: One word for counters, such as ``crc`` or ``unknown-model``.
         refusal: The code that the device gets.
         sentence: For people.

@@ -38,7 +38,7 @@ class WorkerSettings:
 
     Attributes:
         batch: Most samples of a batch.
-        wait_s: Longest that a sample waits for company, seconds; 0 never waits.
+        wait_s: Longest that a sample waits for a fuller batch, seconds; 0 never waits.
         recent: Answers remembered for resends.
         drain_s: Longest that a stopping worker takes to finish what it has, seconds.
         lanes: Batches that may run at the same time.

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 from cloud_kit.commands.health import health
 from cloud_kit.commands.worker import worker
+from cloud_kit.worker.counters import Counters
 from cloud_kit.worker.service import state_topic
 from cloud_kit.worker.settings import PASSWORD
 from edge_kit.link import Connected, Delivery, Subscription
@@ -35,6 +37,12 @@ def test_documentation_lists_every_option():
         if option.name not in ("ca", "cert", "key", "name", "verbose"):
             assert f"`{option.envvar}`" in text, option.name
             assert option.opts[0] in text
+
+
+def test_documentation_lists_every_counter():
+    text = (ROOT / "docs/cloud.md").read_text()
+    for each in dataclasses.fields(Counters):
+        assert each.name.startswith("_") or f"`{each.name}`" in text, each.name
 
 
 def test_worker_with_an_unwritable_health_file_does_not_start(tiny_bundle, tmp_path):

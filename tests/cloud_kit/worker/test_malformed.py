@@ -130,7 +130,7 @@ def wrong_shape(rng: random.Random, good: bytes) -> bytes:
     return reseal(good[:19] + struct.pack("<3H", *shape) + good[25:])
 
 
-def honest_wrong_shape(rng: random.Random, _good: bytes) -> bytes:
+def consistent_wrong_shape(rng: random.Random, _good: bytes) -> bytes:
     """Well-formed in itself, only not what the manifest says."""
     shape = FEATURES.shape
     while shape == FEATURES.shape:
@@ -169,7 +169,7 @@ MODEL_ID = [b""]
 GENERATORS: list[Generator] = [
     bit_flips, truncation, sealed_truncation, extension, sealed_extension, sealed_field,
     sealed_length, bad_entropy, bad_label, bomb, huge_bomb, short_body, broken_deflate,
-    wrong_shape, honest_wrong_shape, wrong_dtype, other_version, noise, sealed_noise,
+    wrong_shape, consistent_wrong_shape, wrong_dtype, other_version, noise, sealed_noise,
     another_message, doubled,
 ]  # fmt: skip
 

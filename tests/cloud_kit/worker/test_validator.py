@@ -45,7 +45,7 @@ REFUSALS = {
     "magic": (b"JPEG" + message()[4:], {}, Refusal.MALFORMED),
     "version": (reseal(message()[:4] + b"\2" + message()[5:]), {}, Refusal.MALFORMED),
     "oversized": (bytes(48 + 255 + 5), {}, Refusal.OVERSIZED),
-    "unknown-model": (message(model=b"stranger"), {}, Refusal.UNKNOWN_MODEL),
+    "unknown-model": (message(model=b"nobody's"), {}, Refusal.UNKNOWN_MODEL),
     "unknown-cut": (message(cut=1), {}, Refusal.UNKNOWN_MODEL),
     "wrong-shape": (message(spec=changed(shape=(4, 3, 4))), {}, Refusal.WRONG_SHAPE),
     "shape": (
@@ -76,11 +76,11 @@ def test_too_large_message_of_an_unknown_model_is_refused_as_unknown(side):
     spec = changed(shape=(3, side, side))
     noise = np.random.default_rng(1).integers(-128, 128, spec.shape).astype(np.int8)
     for features in (noise, np.zeros_like(noise)):
-        payload = message(model=b"stranger", spec=spec, features=features)
+        payload = message(model=b"nobody's", spec=spec, features=features)
         verdict = VALIDATOR.validate(delivery(payload))
         assert isinstance(verdict, Refused)
         assert (verdict.reason, verdict.refusal) == ("unknown-model", Refusal.UNKNOWN_MODEL)
-        assert verdict.model == b"stranger"
+        assert verdict.model == b"nobody's"
 
 
 @pytest.mark.parametrize("reason", REFUSALS)

@@ -108,7 +108,7 @@ def test_two_lanes_run_two_batches_at_the_same_time():
 
 def test_refusal_reaches_the_device_and_is_acknowledged():
     with bench() as b:
-        b.send(message(model=b"stranger"), 0)
+        b.send(message(model=b"nobody's"), 0)
         result = b.result()
     assert (result.refusal, result.sample) == (Refusal.UNKNOWN_MODEL, sample_id(0))
     assert b.worker.counters.refused == {"unknown-model": 1}
