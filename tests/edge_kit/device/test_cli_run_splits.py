@@ -7,7 +7,8 @@ import json
 import pytest
 
 from edge_kit.bundle.tuning import Tuning, write_tuning
-from edge_kit.host.json_process import Child, command
+from edge_kit.host.child_process import module_command
+from edge_kit.host.json_process import Child
 from tests.support.device import PHOTOS, WAIT_S, finish
 from tests.support.tiny import CLASSES
 from tests.support.tiny_splits import SCHEMA1, copy_schema1, make_bundle_with_two_splits
@@ -23,7 +24,7 @@ def start_worker(mosquitto, tmp_path):
     children = []
 
     def start(bundle) -> None:
-        arguments = command(
+        arguments = module_command(
             "cloud_kit.cli", "worker", "--bundle", str(bundle), "--broker", mosquitto.url,
             "--wait-ms", "0", "--json",
         )  # fmt: skip
