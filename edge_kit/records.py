@@ -64,30 +64,23 @@ class _WrongTypeError(ValueError):
         super().__init__(f"must be {wanted}, not {value!r:.60}")
 
 
-def _boolean(value: Any, _kind: Any) -> bool:
-    if not isinstance(value, bool):
-        raise _WrongTypeError("true or false", value)
-    return value
+def _exactly(kind: type, wanted: str) -> Callable[[Any, Any], Any]:
+    """Return a hook that takes values of one type; ``True`` is not a whole number."""
 
+    def read(value: Any, _kind: Any) -> Any:
+        if type(value) is not kind:
+            raise _WrongTypeError(wanted, value)
+        return value
 
-def _integer(value: Any, _kind: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise _WrongTypeError("a whole number", value)
-    return value
+    return read
 
 
 def _number(value: Any, _kind: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if type(value) not in (int, float):
         raise _WrongTypeError("a number", value)
-    if isinstance(value, float) and not math.isfinite(value):
+    if not math.isfinite(value):
         raise _WrongTypeError("a finite number", value)
     return float(value)
-
-
-def _text(value: Any, _kind: Any) -> str:
-    if not isinstance(value, str):
-        raise _WrongTypeError("a string", value)
-    return value
 
 
 @cache
@@ -138,8 +131,11 @@ def _converter() -> Converter:
         return _checked((list, tuple), "a list", fixed)
 
     made = Converter(unstruct_collection_overrides={tuple: list, Mapping: dict})
-    for kind, read in ((bool, _boolean), (int, _integer), (float, _number), (str, _text)):
-        made.register_structure_hook(kind, read)
+    text = _exactly(str, "a string")
+    made.register_structure_hook(bool, _exactly(bool, "true or false"))
+    made.register_structure_hook(int, _exactly(int, "a whole number"))
+    made.register_structure_hook(float, _number)
+    made.register_structure_hook(str, text)
     made.register_structure_hook_factory(is_record)(read_record)
     made.register_structure_hook_factory(is_mapping)(read_mapping)
     made.register_structure_hook_factory(is_sequence)(read_list)
@@ -147,7 +143,7 @@ def _converter() -> Converter:
     made.register_unstructure_hook_factory(is_record)(
         lambda kind: make_dict_unstructure_fn(kind, made, **renamed(kind))
     )
-    made.register_structure_hook(Path, lambda value, _: Path(_text(value, str)))
+    made.register_structure_hook(Path, lambda value, _: Path(text(value, str)))
     made.register_unstructure_hook(Path, str)
     return made
 

@@ -1,9 +1,9 @@
-"""An end model: pixels in, int8 features and logits out, whatever engine runs it."""
+"""Models that classify pixels, whatever engine runs them; an end model gives features too."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from edge_kit.engines.image_input import ImageInput
 from edge_kit.errors import EngineError
 from edge_kit.tensors import TensorSpec, dequantize
 
-__all__ = ["EndModel", "EndOutput"]
+__all__ = ["EndModel", "EndOutput", "ImageModel"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,31 +30,31 @@ class EndOutput:
     logits: NDArray[np.float32]
 
 
-class EndModel:
-    """Run frames through an engine. Not thread-safe: one thread runs it.
+class ImageModel:
+    """A model that classifies one frame a call. Not thread-safe: one thread runs it.
 
     Args:
         engine: A loaded engine; closed with this.
         file: What the manifest says of its file.
 
     Raises:
-        EngineError: The file is not an end model.
+        EngineError: The file does not take one image, or does not give the outputs.
     """
+
+    outputs: ClassVar[frozenset[str]] = frozenset({"logits"})
 
     def __init__(self, engine: Engine, file: EngineFile) -> None:
         self.engine = engine
         self.file = file
         self._input = ImageInput(engine, file.path)
-        if not {"features", "logits"} <= engine.outputs.keys():
+        if not self.outputs <= engine.outputs.keys():
             raise EngineError(
-                f"{file.path} is not an end model: it gives {sorted(engine.outputs)}, "
-                "not features and logits"
+                f"{file.path} gives {sorted(engine.outputs)}, not {sorted(self.outputs)}"
             )
-        self.feature_spec: TensorSpec = engine.outputs["features"]
         self._logits = engine.outputs["logits"]
 
-    def infer(self, pixels: NDArray[np.uint8]) -> EndOutput:
-        """Classify one frame.
+    def classify(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Return the logits of one frame, (classes,).
 
         Args:
             pixels: uint8 (H, W, 3), RGB, of the model's size.
@@ -62,9 +62,26 @@ class EndModel:
         Raises:
             EngineError: The size is wrong, or the engine fails.
         """
-        out = self.engine.run(self._input.fill(pixels))
-        return EndOutput(out["features"][0], dequantize(out["logits"][0], self._logits))
+        return dequantize(self._run(pixels)["logits"][0], self._logits)
 
     def close(self) -> None:
         """Close the engine."""
         self.engine.close()
+
+    def _run(self, pixels: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:
+        return self.engine.run(self._input.fill(pixels))
+
+
+class EndModel(ImageModel):
+    """The device's half; arguments and errors as `ImageModel`."""
+
+    outputs = frozenset({"features", "logits"})
+
+    def __init__(self, engine: Engine, file: EngineFile) -> None:
+        super().__init__(engine, file)
+        self.feature_spec: TensorSpec = engine.outputs["features"]
+
+    def infer(self, pixels: NDArray[np.uint8]) -> EndOutput:
+        """Return features and logits of one frame; argument and errors as `classify`."""
+        out = self._run(pixels)
+        return EndOutput(out["features"][0], dequantize(out["logits"][0], self._logits))

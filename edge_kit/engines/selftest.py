@@ -46,7 +46,7 @@ def self_test(bundle: Bundle, model: EndModel) -> SelfTest | None:
     if photos is None:
         return None
     same = [
-        int(model.infer(pixels).logits.argmax()) == int(label)
+        int(model.classify(pixels).argmax()) == int(label)
         for pixels, label in zip(photos.pixels, photos.labels, strict=True)
     ]
     return SelfTest(sum(same), len(same))

@@ -19,12 +19,11 @@ from edge_kit.bench.measure.measurement import Configuration, Measurement, Memor
 from edge_kit.bench.measure.pipeline import run_pipeline
 from edge_kit.bench.measure.profile import profile
 from edge_kit.bench.measure.score import Score
-from edge_kit.bench.measure.subject import open_subject
 from edge_kit.bench.measure.task import Task
 from edge_kit.bundle import Bundle
 from edge_kit.bundle.selftest import sample_pixels
 from edge_kit.bundle.split import EngineFile
-from edge_kit.engines.end import EndModel
+from edge_kit.engines.end import EndModel, ImageModel
 from edge_kit.engines.load import load_engine
 from edge_kit.engines.selftest import self_test
 from edge_kit.engines.tflite import INTERPRETERS
@@ -50,12 +49,12 @@ def measure(task: Task) -> Measurement:
     runtime = _import(file.engine)
     imported = time.perf_counter()
     engine = TimedEngine(load_engine(bundle, file, threads))
-    model = open_subject(engine, file)
+    model = (EndModel if file.role == "end" else ImageModel)(engine, file)
     loaded = time.perf_counter()
     frames = sample_pixels(bundle)
 
     def call(index: int) -> object:
-        return model.infer(frames[index % len(frames)])
+        return model.classify(frames[index % len(frames)])
 
     first = run_calls(engine, call, 1)
     warmup = run_calls(engine, call, effort.warmup, effort.max_secs) if effort.warmup else []

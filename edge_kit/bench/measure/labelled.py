@@ -9,9 +9,9 @@ from pathlib import Path
 from edge_kit.bench.measure.latency import Latency, TimedEngine
 from edge_kit.bench.measure.measurement import Measurement
 from edge_kit.bench.measure.score import LabelledSet, Score
-from edge_kit.bench.measure.subject import Subject
 from edge_kit.bundle import Bundle, sha256_file
 from edge_kit.bundle.labelled_photos import photo_set_digest, read_reference
+from edge_kit.engines.end import ImageModel
 from edge_kit.errors import MissingExtraError, SourceError
 from edge_kit.pixels.preprocess import Preprocessor
 from edge_kit.sources.labelled import LabelledPhoto, list_photos, pick
@@ -23,7 +23,7 @@ __all__ = ["classify"]
 def classify(
     found: Measurement,
     bundle: Bundle,
-    model: Subject,
+    model: ImageModel,
     engine: TimedEngine,
     photos: Path | None,
     limit: int | None,
@@ -65,7 +65,7 @@ def _without(found: Measurement, why: str) -> Measurement:
 
 
 def _score(
-    found: Measurement, bundle: Bundle, model: Subject, engine: TimedEngine,
+    found: Measurement, bundle: Bundle, model: ImageModel, engine: TimedEngine,
     photos: Sequence[LabelledPhoto], source: str, split: str,
 ) -> Measurement:  # fmt: skip
     resize = Preprocessor(bundle.manifest.preprocessing)
@@ -76,7 +76,7 @@ def _score(
             pixels, digest = resize(read_photo(photo.path)), sha256_file(photo.path)
         except (SourceError, OSError):
             continue
-        answers.append((digest, photo.label, int(model.infer(pixels).logits.argmax())))
+        answers.append((digest, photo.label, int(model.classify(pixels).argmax())))
     if not answers:
         raise SourceError("not one of the labelled photos can be read", "give others by --photos")
     if unread := len(photos) - len(answers):

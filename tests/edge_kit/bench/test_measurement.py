@@ -15,13 +15,12 @@ from edge_kit.bench.measure.measurement import Layer
 from edge_kit.bench.measure.pipeline import run_pipeline
 from edge_kit.bench.measure.profile import layers_of_trace
 from edge_kit.bench.measure.score import Score
-from edge_kit.bench.measure.subject import WholeModel
 from edge_kit.bench.measure.task import Task
 from edge_kit.bench.measure.trial import measure_in_child
 from edge_kit.bundle.manifest import Preprocessing, StoredFile
 from edge_kit.bundle.selftest import SELFTEST
 from edge_kit.bundle.split import EngineFile
-from edge_kit.engines.end import EndOutput
+from edge_kit.engines.end import EndOutput, ImageModel
 from edge_kit.engines.engine import FakeEngine
 from edge_kit.errors import EngineError, SourceError
 from edge_kit.records import to_json
@@ -207,13 +206,13 @@ def test_whole_model_takes_pixels_as_floats():
         return {"logits": np.array([[1.0, 3.0]], np.float32)}
 
     file = EngineFile("full.onnx", "full", "onnx", "any", "", 0, (image,), (logits,))
-    model = WholeModel(FakeEngine({"image": image}, {"logits": logits}, call), file)
+    model = ImageModel(FakeEngine({"image": image}, {"logits": logits}, call), file)
     pixels = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
-    assert list(model.infer(pixels).logits) == [1.0, 3.0]
+    assert list(model.classify(pixels)) == [1.0, 3.0]
     assert seen[0].dtype == np.float32
     assert np.array_equal(seen[0][0], pixels.transpose(2, 0, 1))
     with pytest.raises(EngineError, match="not one image"):
-        WholeModel(FakeEngine({"features": image}, {"logits": logits}, call), file)
+        ImageModel(FakeEngine({"features": image}, {"logits": logits}, call), file)
 
 
 def test_trace_is_added_up_by_operator():
