@@ -9,7 +9,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Board", "available_cores", "clock_synchronised", "default_threads", "read_board"]
+__all__ = [
+    "Board",
+    "available_cores",
+    "clock_synchronised",
+    "default_threads",
+    "read_board",
+    "read_numbers",
+    "read_sizes",
+    "read_text",
+]
 
 _MOST_THREADS = 4
 # adjtimex(2): what it returns for a clock that no time server has set.
@@ -63,55 +72,53 @@ def read_board(root: Path = Path("/")) -> Board:
     Args:
         root: Where ``proc``, ``sys`` and ``etc`` lie; another one in tests.
     """
-    memory = _memory(root)
+    memory = read_sizes(root / "proc/meminfo")
+    zones = read_numbers(root, "sys/class/thermal/thermal_zone*/temp")
     return Board(
         model=_model(root),
         arch=platform.machine(),
         cores=available_cores(),
         memory=memory.get("MemTotal", 0),
         memory_free=memory.get("MemAvailable", 0),
-        temperature=_temperature(root),
+        # Millidegrees: Documentation/ABI/testing/sysfs-class-thermal
+        temperature=max(zones, default=0) / 1000,
         system=_system(root),
         kernel=platform.release(),
         python=platform.python_version(),
     )
 
 
-def _text(file: Path) -> str:
+def read_text(file: Path) -> str:
+    """Return what the kernel says in a file; empty where there is no such file."""
     try:
         return file.read_text(encoding="utf-8", errors="replace").strip("\0\n ")
     except OSError:
         return ""
 
 
+def read_numbers(root: Path, pattern: str) -> list[int]:
+    """Return the whole numbers in all files below `root` that match a glob pattern."""
+    texts = (read_text(file) for file in root.glob(pattern))
+    return [int(t) for t in texts if t.lstrip("-").isdigit()]
+
+
+def read_sizes(file: Path) -> dict[str, int]:
+    """Return lines such as ``VmRSS: 12 kB`` of a file of proc(5), in bytes."""
+    rows = (line.replace(":", "").split() for line in read_text(file).splitlines())
+    return {row[0]: int(row[1]) * 1024 for row in rows if row[2:] == ["kB"]}
+
+
 def _model(root: Path) -> str:
     # Boards describe themselves by a device tree, PCs by DMI.
     for name in ("proc/device-tree/model", "sys/firmware/devicetree/base/model"):
-        if model := _text(root / name):
+        if model := read_text(root / name):
             return model
     dmi = root / "sys/class/dmi/id"
-    return f"{_text(dmi / 'sys_vendor')} {_text(dmi / 'product_name')}".strip()
-
-
-def _memory(root: Path) -> dict[str, int]:
-    """Return /proc/meminfo in bytes."""
-    found = {}
-    for line in _text(root / "proc/meminfo").splitlines():
-        key, _colon, value = line.partition(":")
-        number = value.split()[:1]
-        if number and number[0].isdigit():
-            found[key] = int(number[0]) * 1024
-    return found
-
-
-def _temperature(root: Path) -> float:
-    zones = (_text(f) for f in (root / "sys/class/thermal").glob("thermal_zone*/temp"))
-    # Millidegrees: Documentation/ABI/testing/sysfs-class-thermal
-    return max((int(z) / 1000 for z in zones if z.lstrip("-").isdigit()), default=0.0)
+    return f"{read_text(dmi / 'sys_vendor')} {read_text(dmi / 'product_name')}".strip()
 
 
 def _system(root: Path) -> str:
-    for line in _text(root / "etc/os-release").splitlines():
+    for line in read_text(root / "etc/os-release").splitlines():
         key, _equals, value = line.partition("=")
         if key == "PRETTY_NAME":
             return value.strip("\"'")

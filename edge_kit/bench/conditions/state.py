@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_kit.bench.conditions.throttling import Throttling
+from edge_kit.host.board import read_numbers, read_text
 
 __all__ = ["BoardState", "busy_seconds", "read_governor", "read_state"]
 
@@ -59,10 +60,10 @@ def read_state(root: Path = Path("/"), vcgencmd: Callable[[], str] | None = None
         vcgencmd: Asks the firmware where the kernel has no file for it; by default the program of
             that name, if there is one.
     """
-    zones = _numbers(root, "sys/class/thermal/thermal_zone*/temp")
-    clocks = _numbers(root, "sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_cur_freq")
-    counts = _numbers(root, "sys/devices/system/cpu/cpu*/thermal_throttle/core_throttle_count")
-    told = "".join(_text(file) for file in list(root.glob(_FIRMWARE))[:1])
+    zones = read_numbers(root, "sys/class/thermal/thermal_zone*/temp")
+    clocks = read_numbers(root, "sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_cur_freq")
+    counts = read_numbers(root, "sys/devices/system/cpu/cpu*/thermal_throttle/core_throttle_count")
+    told = "".join(read_text(file) for file in list(root.glob(_FIRMWARE))[:1])
     text = told or (vcgencmd or _ask_firmware)()
     return BoardState(
         # Millidegrees and kHz: Documentation/ABI/testing/sysfs-class-thermal and cpu-freq
@@ -77,12 +78,12 @@ def read_state(root: Path = Path("/"), vcgencmd: Callable[[], str] | None = None
 def read_governor(root: Path = Path("/")) -> str:
     """Return what chooses the clock, such as ``ondemand``; empty where the board does not tell."""
     files = sorted(root.glob("sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor"))
-    return ", ".join(dict.fromkeys(filter(None, map(_text, files))))
+    return ", ".join(dict.fromkeys(filter(None, map(read_text, files))))
 
 
 def busy_seconds(root: Path = Path("/")) -> float | None:
     """Return how long all cores together have been busy since boot; None where unknown."""
-    first = _text(root / "proc/stat").partition("\n")[0].split()
+    first = read_text(root / "proc/stat").partition("\n")[0].split()
     if first[:1] != ["cpu"] or len(first) < 9:
         return None
     # proc(5): user nice system idle iowait irq softirq steal; guests are within user and nice.
@@ -94,24 +95,12 @@ def busy_seconds(root: Path = Path("/")) -> float | None:
 def _cooling(root: Path) -> bool | None:
     """Return whether a cooling device slows the cores down."""
     levels = [
-        _text(folder / "cur_state")
+        read_text(folder / "cur_state")
         for folder in root.glob("sys/class/thermal/cooling_device*")
-        if "cpufreq" in (kind := _text(folder / "type").lower()) or kind == "processor"
+        if "cpufreq" in (kind := read_text(folder / "type").lower()) or kind == "processor"
     ]
     known = [level for level in levels if level.isdigit()]
     return any(level != "0" for level in known) if known else None
-
-
-def _numbers(root: Path, pattern: str) -> list[int]:
-    texts = (_text(file) for file in root.glob(pattern))
-    return [int(t) for t in texts if t.lstrip("-").isdigit()]
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8", errors="replace").strip("\0\n ")
-    except OSError:
-        return ""
 
 
 def _ask_firmware() -> str:

@@ -28,11 +28,13 @@ from edge_kit.engines.load import load_engine
 from edge_kit.engines.selftest import self_test
 from edge_kit.engines.tflite import INTERPRETERS
 from edge_kit.errors import EngineError
+from edge_kit.host.board import read_sizes
 from edge_kit.host.child_process import answer_parent
 from edge_kit.records import from_json, to_json
 
 __all__ = ["measure"]
 
+_STATUS = Path("/proc/self/status")
 _MODULES = {"onnx": ("onnxruntime",), "tflite": INTERPRETERS}
 
 
@@ -44,7 +46,7 @@ def measure(task: Task) -> Measurement:
     """
     bundle, threads, effort = Bundle.open(task.bundle, split=task.split), task.threads, task.effort
     file = bundle.model_file(task.file)
-    baseline = _status("VmRSS")
+    baseline = read_sizes(_STATUS).get("VmRSS", 0)
     began = time.perf_counter()
     runtime = _import(file.engine)
     imported = time.perf_counter()
@@ -59,7 +61,7 @@ def measure(task: Task) -> Measurement:
     first = run_calls(engine, call, 1)
     warmup = run_calls(engine, call, effort.warmup, effort.max_secs) if effort.warmup else []
     calls = run_calls(engine, call, effort.runs, effort.max_secs)
-    peak = _status("VmHWM")
+    peak = read_sizes(_STATUS).get("VmHWM", 0)
     found = Measurement(
         Configuration.of(file, threads),
         runtime=runtime,
@@ -110,19 +112,6 @@ def _import(engine: str) -> str:
         except importlib.metadata.PackageNotFoundError:
             return package
     return ""
-
-
-def _status(key: str) -> int:
-    """Return a size from /proc/self/status, bytes; 0 where there is none."""
-    try:
-        text = Path("/proc/self/status").read_text(encoding="utf-8")
-    except OSError:
-        return 0
-    for line in text.splitlines():
-        name, _colon, value = line.partition(":")
-        if name == key:
-            return int(value.split()[0]) * 1024
-    return 0
 
 
 def _main(task: str) -> int:
