@@ -27,6 +27,7 @@ __all__ = [
     "renewal_request",
     "request_key",
     "trusted_chain",
+    "utc",
 ]
 
 _PEM = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.S)
@@ -181,10 +182,10 @@ def trusted_chain(
         raise CertificateError("the certificate is for another key than this device's")
     leaf = max(mine, key=lambda c: c.not_after)
     if leaf.not_after <= now:
-        raise CertificateError(f"the certificate expired on {_date(leaf.not_after)}")
+        raise CertificateError(f"the certificate expired on {utc(leaf.not_after)}")
     if leaf.not_before > now + SKEW_S:
         raise CertificateError(
-            f"the certificate is not valid before {_date(leaf.not_before)}, now is {_date(now)}"
+            f"the certificate is not valid before {utc(leaf.not_before)}, now is {utc(now)}"
         )
     chain = [leaf]
     known = {c.subject: c for c in [*anchors, *found] if c.subject != c.issuer}
@@ -210,5 +211,6 @@ def trusted_chain(
     return chain
 
 
-def _date(seconds: float) -> str:
+def utc(seconds: float) -> str:
+    """Return a Unix time as text."""
     return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))

@@ -34,6 +34,7 @@ from boards.onboard.certificates import (
     renewal_request,
     request_key,
     trusted_chain,
+    utc,
 )
 from boards.onboard.est import Est, EstError
 from boards.onboard.firstboot import DATA, ENROLL, ENROLL_SECRET, ETC, USER
@@ -93,7 +94,7 @@ class Enrolment:
         now = self._now()
         if held is not None and not user and not held.is_due(now):
             self._put_in_force(restart=False)
-            return f"the certificate is good until {_date(held.not_after)}"
+            return f"the certificate is good until {utc(held.not_after)}"
         try:
             chain = self._ask(server, name, key, held, user, password)
         except EstError as error:
@@ -145,7 +146,7 @@ class Enrolment:
         renew = held is not None and not user
         anchors = self._anchors(est)
         if held is not None and not (valid or user):
-            _log.warning("the old certificate is not valid now (until %s)", _date(held.not_after))
+            _log.warning("the old certificate is not valid now (until %s)", utc(held.not_after))
         answer = est.enroll(self._request(key, name, renew=renew), renew=renew)
         return trusted_chain(read_pkcs7(answer, self._run), key, anchors, now, self._run)
 
@@ -210,7 +211,7 @@ class Enrolment:
             (self._tls / request).unlink(missing_ok=True)
         self._put_in_force(restart=True)
         remove_whole(self._pending)
-        return f"a certificate for {new.subject} is in force, good until {_date(new.not_after)}"
+        return f"a certificate for {new.subject} is in force, good until {utc(new.not_after)}"
 
     def _put_in_force(self, *, restart: bool) -> None:
         """Name certificate and key in the service's configuration; start the service again.
@@ -249,10 +250,6 @@ def pauses(rng: random.Random) -> Callable[[float | None], float]:
         return full * rng.uniform(0.5, 1.0)
 
     return pause
-
-
-def _date(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
 
 
 def until_done(
