@@ -129,6 +129,7 @@ class Spool:
             self.notice = self._opened.notice
             self._load()
         except SpoolError as error:
+            self._damaged = self._damaged or isinstance(error, SpoolDamagedError)
             self._close(error)
             return False
         self._damaged = False

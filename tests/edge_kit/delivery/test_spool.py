@@ -221,6 +221,20 @@ def test_damage_in_use_is_told_from_other_errors_and_the_next_open_puts_the_file
     spool.close()
 
 
+def test_damage_found_while_reading_the_samples_is_put_aside_by_the_next_open(path, monkeypatch):
+    Spool(path).close()
+
+    def damaged(_spool):
+        raise SpoolDamagedError("its samples cannot be read")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Spool, "_load", damaged)
+        spool = Spool(path)
+    assert isinstance(spool.trouble, SpoolDamagedError) and path.exists()
+    assert spool.open() and len(list(path.parent.glob("*.corrupt-*"))) == 1
+    spool.close()
+
+
 def test_damaged_file_that_cannot_be_put_aside_stays_and_is_tried_again(path, monkeypatch):
     Spool(path).close()
     path.write_bytes(b"garbage" * 1000)
