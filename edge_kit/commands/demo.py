@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -84,10 +86,9 @@ def _asset(name: str, option: str) -> Path:
     return path
 
 
-def _table(f: dict[str, object]) -> str:
+def _table(f: Mapping[str, Any]) -> str:
     accuracy, latency = f["accuracy"], f["latency_ms"]
-    assert isinstance(accuracy, dict)
-    assert isinstance(latency, dict)
+    times = "{:.1f} ms, {:.1f} ms"
     rows = [
         ("photos", f"{f['photos']}"),
         ("engine, threshold", f"{f['engine']}, {f['threshold']:.3g}"),
@@ -95,18 +96,17 @@ def _table(f: dict[str, object]) -> str:
         ("right: device alone", f"{accuracy['device']:.1%}"),
         ("right: cloud half alone", f"{accuracy['cloud']:.1%}"),
         ("right: both, as they ran", f"{accuracy['hybrid']:.1%}"),
-        ("bytes a message", _or_none(f["bytes_per_offloaded"], "{:,.0f}")),
-        ("bytes as JPEG, quality 75", _or_none(f["jpeg_bytes"], "{:,.0f}")),
-        ("device, p50 and p95", _pair(latency["device_p50"], latency["device_p95"])),
-        ("round trip, p50 and p95", _pair(latency["roundtrip_p50"], latency["roundtrip_p95"])),
+        ("bytes a message", _text("{:,.0f}", f["bytes_per_offloaded"])),
+        ("bytes as JPEG, quality 75", _text("{:,.0f}", f["jpeg_bytes"])),
+        ("device, p50 and p95", _text(times, latency["device_p50"], latency["device_p95"])),
+        (
+            "round trip, p50 and p95",
+            _text(times, latency["roundtrip_p50"], latency["roundtrip_p95"]),
+        ),
         ("lost, duplicates", f"{f['lost']}, {f['duplicates']}"),
     ]
     return "\n".join(f"{name:<28}{value}" for name, value in rows)
 
 
-def _or_none(value: object, form: str) -> str:
-    return "none" if value is None else form.format(value)
-
-
-def _pair(p50: object, p95: object) -> str:
-    return "none" if p50 is None else f"{p50:.1f} ms, {p95:.1f} ms"
+def _text(form: str, *values: float | None) -> str:
+    return "none" if None in values else form.format(*values)
