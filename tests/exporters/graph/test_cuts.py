@@ -132,6 +132,22 @@ def test_cut_shapes_are_those_of_the_maps(traced):
     assert shapes == {"stem": (8, 8, 8), "block": (8, 8, 8), "deep": (12, 4, 4)}
 
 
+@pytest.mark.parametrize(
+    ("between", "name", "shape"),
+    [
+        (nn.MaxPool2d(2), "1", (4, 8, 8)),  # fewer bytes behind it
+        (nn.Upsample(scale_factor=2), "0", (4, 16, 16)),  # fewer bytes before it
+        (nn.Sigmoid(), "1", (4, 16, 16)),  # the last of equals
+    ],
+    ids=["pool", "upsample", "activation"],
+)
+def test_cut_of_equal_macs_is_the_one_with_fewest_bytes(between, name, shape):
+    layers = [nn.Conv2d(3, 4, 3, padding=1), between, nn.Conv2d(4, 2, 3, 4)]
+    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2, 2))
+    first = find_cuts(trace(model.eval(), SHAPE))[0]
+    assert (first.name, first.shape) == (name, shape)
+
+
 def test_cut_behind_last_map_is_not_found(traced):
     assert "pool" not in [c.name for c in find_cuts(traced["residual"])]
 
