@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from edge_kit.bundle import Bundle
 from exporters.config import ExportConfig
 from exporters.data.bundle_photos import encode_reference
-from exporters.data.photos import spread
+from exporters.data.decoded import spread
 from exporters.engines.exported import Exported
 from exporters.graph.plan import check_classes, load_classifier, make_plan
 from exporters.judge.gates import require
@@ -134,8 +134,7 @@ def _export(config: ExportConfig, work: Workspace) -> ExportResult:
         plan,
         halves,
         files,
-        decoded["validation"].pixels,
-        calibration.labels,
+        decoded["validation"],
         storage=config.quantization.cloud_weights,
         size_ratio=config.budgets.size_ratio,
     )
@@ -176,7 +175,7 @@ def _export(config: ExportConfig, work: Workspace) -> ExportResult:
 
 
 def _warn_of_unknown_photos(calibration: Outcome, classes: int, progress: Progress) -> None:
-    """Tell when the whole model hardly knows the photos: nothing behind it can be better."""
+    """Warn when the unsplit model is mostly wrong: the halves cannot be better."""
     right = calibration.share(calibration.full.argmax(1)).value
     if right < min(0.5, 2 / classes):
         progress.say(

@@ -16,9 +16,9 @@ __all__ = ["quiet"]
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Turn away progress bars, notes and warnings; exceptions pass.
+    """Suppress progress bars, notes and warnings; exceptions pass.
 
-    C++ parts write to file descriptor 2 whatever Python says, so that is turned away too.
+    C++ parts write to file descriptor 2 whatever Python says, so that is redirected too.
     """
     sys.stderr.flush()
     saved = os.dup(2)
@@ -27,11 +27,11 @@ def quiet() -> Iterator[None]:
         warnings.catch_warnings(),
         contextlib.redirect_stdout(io.StringIO()),
         contextlib.redirect_stderr(io.StringIO()),
-        Path(os.devnull).open("wb") as nowhere,
+        Path(os.devnull).open("wb") as null,
     ):
         warnings.simplefilter("ignore")
         logging.disable(logging.WARNING)
-        os.dup2(nowhere.fileno(), 2)
+        os.dup2(null.fileno(), 2)
         try:
             yield
         finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_kit.errors import ExportError, MissingExtraError, SourceError
-from edge_kit.pixels.jpeg import jpeg_size
-from edge_kit.pixels.preprocess import Preprocessor
-from edge_kit.sources.photo import PHOTO_SUFFIXES, is_photo, read_photo
+from edge_kit.sources.photo import PHOTO_SUFFIXES, is_photo
 from exporters.progress import Tick, ignore
 
 __all__ = [
@@ -23,12 +21,8 @@ __all__ = [
     "Photo",
     "PhotoSet",
     "check_photos",
-    "class_folders",
     "find_photos",
-    "load_pixels",
     "open_reduced",
-    "photos_in",
-    "spread",
     "without",
 ]
 
@@ -111,7 +105,7 @@ def find_photos(root: Path) -> PhotoSet:
     """
     if not root.is_dir():
         raise ExportError(f"there is no folder of photos at {root}", "check the path after --data")
-    named = {_ALIASES.get(d.name, d.name): d for d in class_folders(root)}
+    named = {_ALIASES.get(d.name, d.name): d for d in _class_folders(root)}
     missing = [s for s in SPLITS if s not in named]
     if len(missing) == len(SPLITS):
         return _from_classes(root)
@@ -124,18 +118,18 @@ def find_photos(root: Path) -> PhotoSet:
     return _from_subfolders(root, {s: named[s] for s in SPLITS})
 
 
-def class_folders(folder: Path) -> list[Path]:
+def _class_folders(folder: Path) -> list[Path]:
     """Return the folders of photos in `folder`, one a class, sorted by name."""
     return sorted(d for d in folder.iterdir() if d.is_dir() and not d.name.startswith("."))
 
 
-def photos_in(folder: Path) -> list[Path]:
+def _photos_in(folder: Path) -> list[Path]:
     """Return the photos below a class's folder, sorted."""
     return sorted(f for f in folder.rglob("*") if is_photo(f))
 
 
 def _classes(folder: Path) -> tuple[str, ...]:
-    classes = tuple(d.name for d in class_folders(folder))
+    classes = tuple(d.name for d in _class_folders(folder))
     if len(classes) < 2:
         have = f"only {classes[0]!r}" if classes else "none"
         raise ExportError(
@@ -149,7 +143,7 @@ def _from_subfolders(root: Path, folders: dict[str, Path]) -> PhotoSet:
     classes = _classes(folders["train"])
     splits: dict[str, tuple[Photo, ...]] = {}
     for split, folder in folders.items():
-        unknown = sorted(d.name for d in class_folders(folder) if d.name not in classes)
+        unknown = sorted(d.name for d in _class_folders(folder) if d.name not in classes)
         if unknown:
             raise ExportError(
                 f"{folder} has a class folder {unknown[0]!r} that train does not have",
@@ -157,7 +151,7 @@ def _from_subfolders(root: Path, folders: dict[str, Path]) -> PhotoSet:
             )
         photos: list[Photo] = []
         for label, name in enumerate(classes):
-            files = photos_in(folder / name)
+            files = _photos_in(folder / name)
             if not files:
                 raise ExportError(
                     f"class {name!r} has no photos in {folder}",
@@ -172,7 +166,7 @@ def _from_classes(root: Path) -> PhotoSet:
     classes = _classes(root)
     splits: dict[str, list[Photo]] = {s: [] for s in SPLITS}
     for label, name in enumerate(classes):
-        files = photos_in(root / name)
+        files = _photos_in(root / name)
         if len(files) < len(SPLITS):
             raise ExportError(
                 f"class {name!r} has {len(files)} photos in {root / name}",
@@ -259,32 +253,3 @@ def open_reduced(path: Path, at_least: int) -> Any:
             return ImageOps.exif_transpose(image).convert("RGB")
     except Exception as error:  # Pillow's decoders raise many kinds; all mean the same here
         raise SourceError(f"{path} cannot be read as a photo ({error})") from None
-
-
-def load_pixels(
-    photos: PhotoSet,
-    chosen: Sequence[Photo],
-    preprocessor: Preprocessor,
-    tick: Tick = ignore,
-) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Decode and resize photos exactly as a device does.
-
-    Returns:
-        Pixels (N, height, width, 3), in the order of `chosen`, and what each photo would take as
-        a JPEG, bytes (N,); see `edge_kit.pixels.jpeg.jpeg_size`.
-    """
-    rule = preprocessor.rule
-    pixels = np.empty((len(chosen), rule.height, rule.width, 3), np.uint8)
-    jpeg_bytes = np.empty(len(chosen), np.int64)
-    for i, photo in enumerate(chosen):
-        image = read_photo(photos.path(photo))
-        pixels[i], jpeg_bytes[i] = preprocessor(image), jpeg_size(image, rule)
-        tick(i + 1, len(chosen))
-    return pixels, jpeg_bytes
-
-
-def spread(count: int, most: int) -> NDArray[np.int64]:
-    """Return at most `most` of `count` rows, evenly spread over photos sorted by class."""
-    if count <= most:
-        return np.arange(count)
-    return np.linspace(0, count - 1, most).round().astype(np.int64)

@@ -3,8 +3,8 @@
 Per architecture, because the int8 kernels differ (DESIGN.md, "Engines"):
 
 - ``x86_64``: uint8 activations, int8 weights in ranges whose sums do not saturate on CPUs without
-  VNNI (`exporters.engines.saturation`). uint8 weights are no way out: such files ran 20 times
-  slower.
+  VNNI (`exporters.engines.saturation`). uint8 weights would not saturate either, but such files
+  ran 20 times slower.
 - ``aarch64``: int8 activations and weights, what its dot-product instructions take. On x86 such a
   file runs in float unless the session sets ``session.qdqisint8allowed``.
 

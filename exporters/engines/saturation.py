@@ -59,7 +59,7 @@ def paired_bound(weight: NDArray[np.float32]) -> NDArray[np.float32]:
     """
     rows = weight.reshape(len(weight), -1)
     bound = np.abs(rows).max(axis=1)
-    # Convolutions run channels last, but which order a kernel packs is its own affair.
+    # A kernel may pack the weights channels first or channels last.
     for order in (rows, np.moveaxis(weight, 1, -1).reshape(len(weight), -1)):
         even = np.pad(order, ((0, 0), (0, order.shape[1] % 2)))
         for sign in (even, -even):

@@ -78,7 +78,8 @@ def find_cuts(traced: Traced) -> tuple[Candidate, ...]:
     nodes = _on_path(graph)
     recording = traced.recording
     total = max(1, traced.macs)
-    last_use = {n: max((_index(nodes, u) for u in n.users), default=-1) for n in nodes}
+    place = {n: i for i, n in enumerate(nodes)}
+    last_use = {n: max((place.get(u, -1) for u in n.users), default=-1) for n in nodes}
     found: list[Candidate] = []
     alive: set[fx.Node] = set()
     before = 0
@@ -188,10 +189,6 @@ def _on_path(graph: fx.Graph) -> list[fx.Node]:
         if node.op == "output" or any(u in wanted for u in node.users):
             wanted.add(node)
     return [n for n in graph.nodes if depends[n] and n in wanted and BATCH not in n.meta]
-
-
-def _index(nodes: list[fx.Node], node: fx.Node) -> int:
-    return nodes.index(node) if node in nodes else -1
 
 
 def _is_map(traced: Traced, node: fx.Node) -> bool:

@@ -16,7 +16,7 @@ from edge_kit.errors import ExportError, UsageError
 
 __all__ = ["blame", "load_model", "load_weights"]
 
-FEW = 3
+MAX_NAMED = 3
 
 
 def load_model(spec: str, weights: Path | None = None) -> nn.Module:
@@ -28,7 +28,7 @@ def load_model(spec: str, weights: Path | None = None) -> nn.Module:
         weights: A state dict to load into it.
 
     Raises:
-        UsageError: `spec` is malformed, or names what does not exist or is no model.
+        UsageError: `spec` is malformed, or names what does not exist or is not a model.
         ExportError: The user's own code fails, or the weights do not fit.
     """
     module_name, colon, attribute = spec.partition(":")
@@ -122,8 +122,8 @@ def load_weights(model: nn.Module, path: Path) -> None:
     missing = [k for k in own if k not in state]
     surplus = [k for k in state if k not in own]
     if missing or surplus:
-        parts = [f"lacks {_some(missing)}"] if missing else []
-        parts += [f"has {_some(surplus)}, unknown to the model"] if surplus else []
+        parts = [f"lacks {_first(missing)}"] if missing else []
+        parts += [f"has {_first(surplus)}, unknown to the model"] if surplus else []
         raise ExportError(
             f"{path} does not fit the model: it {' and '.join(parts)}",
             "give the weights of this very architecture",
@@ -135,15 +135,15 @@ def load_weights(model: nn.Module, path: Path) -> None:
     ]
     if wrong:
         raise ExportError(
-            f"{path} does not fit the model: {_some(wrong)}",
+            f"{path} does not fit the model: {_first(wrong)}",
             "check the number of classes and the width that the factory builds",
         )
     model.load_state_dict(state)
 
 
-def _some(items: list[str]) -> str:
-    more = f" and {len(items) - FEW} more" if len(items) > FEW else ""
-    return ", ".join(items[:FEW]) + more
+def _first(items: list[str]) -> str:
+    more = f" and {len(items) - MAX_NAMED} more" if len(items) > MAX_NAMED else ""
+    return ", ".join(items[:MAX_NAMED]) + more
 
 
 def _read_state(path: Path) -> dict[str, torch.Tensor]:

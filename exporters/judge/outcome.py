@@ -14,6 +14,7 @@ from edge_kit.exits import ExitRule, normalized_entropy, softmax
 from edge_kit.intervals import wilson
 from edge_kit.tensors import TensorSpec
 from edge_kit.wire import FeatureHeader, FeatureMessage
+from exporters.data.decoded import DecodedPhotos
 from exporters.engines.exported import Exported
 from exporters.progress import Tick, ignore
 
@@ -122,9 +123,7 @@ def measure(
     end: Exported,
     tail: Exported,
     full: Exported,
-    pixels: NDArray[np.uint8],
-    labels: NDArray[np.int64],
-    jpeg_bytes: NDArray[np.int64],
+    photos: DecodedPhotos,
     features: TensorSpec,
     tick: Tick = ignore,
 ) -> Outcome:
@@ -134,29 +133,28 @@ def measure(
         end: The int8 end model.
         tail: The cloud half.
         full: The whole float model.
-        pixels: uint8 (N, height, width, 3), preprocessed.
-        labels: (N,).
-        jpeg_bytes: From `exporters.data.photos.load_pixels`, (N,).
+        photos: Of one split.
         features: The cut's spec, NCHW.
-        tick: Told photos done and photos in all.
+        tick: Told photos done and photos in total.
     """
-    device, cloud, whole = [], [], []
+    device, cloud, unsplit = [], [], []
     sizes: list[int] = []
+    pixels = photos.pixels
     for start in range(0, len(pixels), _CHUNK):
         part = pixels[start : start + _CHUNK]
         answer = end(part)
         device.append(answer["logits"])
         cloud.append(tail(answer["features"])["logits"])
-        whole.append(full(part)["logits"])
+        unsplit.append(full(part)["logits"])
         sizes += message_size(answer["features"], features)
         tick(start + len(part), len(pixels))
     return Outcome(
-        labels=labels,
+        labels=photos.labels,
         device=np.concatenate(device),
         cloud=np.concatenate(cloud),
-        full=np.concatenate(whole),
+        full=np.concatenate(unsplit),
         message_bytes=np.array(sizes, np.int64),
-        jpeg_bytes=np.asarray(jpeg_bytes),
+        jpeg_bytes=np.asarray(photos.jpeg_bytes),
     )
 
 

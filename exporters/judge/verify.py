@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from exporters.data.photos import spread
+from exporters.data.decoded import DecodedPhotos, spread
 from exporters.engines.exported import Exported
 from exporters.engines.files import EngineFiles
 from exporters.graph.halves import Halves
@@ -30,8 +30,7 @@ def verify(
     plan: SplitPlan,
     halves: Halves,
     files: EngineFiles,
-    pixels: NDArray[np.uint8],
-    labels: NDArray[np.int64],
+    photos: DecodedPhotos,
     *,
     storage: str,
     size_ratio: float,
@@ -42,24 +41,24 @@ def verify(
         plan: The cut model.
         halves: Trained.
         files: What was built.
-        pixels: Of the calibration split, uint8 (N, h, w, 3).
-        labels: Of the same photos, (N,).
+        photos: Of the calibration split.
         storage: How the weights of the cloud files are stored.
         size_ratio: How many times smaller than its float twin an int8 end model must be.
     """
-    some = spread(len(pixels), PHOTOS)
-    shown, truth = np.asarray(pixels[some]), labels[some]
-    few = np.asarray(pixels[spread(len(pixels), FLOAT_PHOTOS)])
+    count = len(photos.labels)
+    some = spread(count, PHOTOS)
+    shown, truth = np.asarray(photos.pixels[some]), photos.labels[some]
+    few = np.asarray(photos.pixels[spread(count, FLOAT_PHOTOS)])
     batch = torch.from_numpy(few.transpose(0, 3, 1, 2).astype(np.float32))
     inputs = plan.normalize(batch).numpy()
     loss = max(ACCURACY_BUDGET, SLACK_PHOTOS / len(some))
-    whole = plan.full
+    full = plan.full
     once = {f.source: _Once(f.source, f.entry) for f in (files.twin, *files.ends)}
     twin, primary = once[files.twin.source], once[files.primary.source]
     measured = [
         parity.split_parity(plan.traced.module, plan.trunk, plan.tail, inputs),
-        parity.full_parity(whole, few, size=plan.size),
-        parity.stored_full(whole, files.full, few, storage=storage),
+        parity.full_parity(full, few, size=plan.size),
+        parity.stored_full(full, files.full, few, storage=storage),
         parity.end_parity(halves, twin, few),
         parity.tail_parity(halves, files.tail, primary(few)["features"], storage=storage),
     ]

@@ -29,16 +29,7 @@ def manifest_figures(
     test: Outcome,
     gates: Sequence[Gate],
 ) -> dict[str, Any]:
-    """Return what the manifest records, as JSON values.
-
-    Args:
-        config: What was asked for.
-        photos: The data set.
-        rule: The fitted exit rule.
-        calibration: Answers on the validation split.
-        test: Answers on the test split.
-        gates: All of them.
-    """
+    """Return what the manifest records, as JSON values."""
     splits = {name: len(part) for name, part in photos.splits.items()}
     return {
         "test": test.figures(rule),
@@ -50,14 +41,7 @@ def manifest_figures(
 
 
 def measured_split(plan: SplitPlan, files: EngineFiles, fitted: FittedExit, test: Outcome) -> Split:
-    """Return the split point with its costs.
-
-    Args:
-        plan: Where the model was cut.
-        files: What was exported.
-        fitted: The exit rule and its sweep.
-        test: Answers on the test split.
-    """
+    """Return the split point with its costs as measured on the test split."""
     cut = plan.cut
     decided = (test.device.argmax(1), test.cloud.argmax(1), test.decisions(fitted.rule))
     device, cloud, hybrid = (test.share(labels).value for labels in decided)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from exporters.data.decoded import DecodedPhotos
 from exporters.engines.files import EngineFiles
 from exporters.judge.outcome import Outcome, measure
-from exporters.stages.photos import DecodedPhotos
 from exporters.stages.workspace import Workspace
 
 __all__ = ["answer_photos"]
@@ -15,27 +15,11 @@ __all__ = ["answer_photos"]
 def answer_photos(
     split: str, files: EngineFiles, photos: DecodedPhotos, work: Workspace
 ) -> Outcome:
-    """Return what device, cloud half and full model answer on a split.
-
-    Args:
-        split: Its name.
-        files: What to run.
-        photos: The split.
-        work: Where the stages are.
-    """
+    """Return what device, cloud half and full model answer on the photos of a split."""
     end, tail, full = files.primary, files.tail, files.full
 
     def make(folder: Path) -> None:
-        outcome = measure(
-            end,
-            tail,
-            full,
-            photos.pixels,
-            photos.labels,
-            photos.jpeg_bytes,
-            files.features,
-            work.tick(split),
-        )
+        outcome = measure(end, tail, full, photos, files.features, work.tick(split))
         outcome.save(folder / "outcome.npz")
 
     after = [file.source.name for file in (end, tail, full)]

@@ -16,7 +16,7 @@ from edge_kit.bundle.split import EngineFile
 from edge_kit.records import from_json, to_json
 from edge_kit.tensors import TensorSpec
 from exporters.config import QuantizationConfig
-from exporters.data.photos import spread
+from exporters.data.decoded import spread
 from exporters.engines.exported import Exported
 from exporters.engines.files import EngineFiles
 from exporters.engines.onnx_export import export_end_float, export_full, export_tail
@@ -28,7 +28,7 @@ from exporters.stages.workspace import Workspace
 
 __all__ = ["build_engines"]
 
-CALIBRATION_PHOTOS = 256  # settle the ranges; more only take time
+CALIBRATION_PHOTOS = 256  # more change the ranges little
 _ENTRY = "entry.json"
 
 Make = Callable[[Path], Exported]
@@ -45,7 +45,7 @@ def build_engines(
 
     Args:
         plan: The cut model.
-        halves: Trained.
+        halves: Of that cut, trained.
         calibration: Pixels of the calibration split, uint8 (N, h, w, 3).
         config: Targets and storage.
         work: Where the stages are.

@@ -23,29 +23,21 @@ __all__ = ["cache_features"]
 def cache_features(
     name: str, plan: SplitPlan, photos: PhotoSet, config: TrainingConfig, work: Workspace
 ) -> FeatureCache:
-    """Compute the trunk's features of the training split, or find them done.
-
-    Args:
-        name: Of the stage and its folder.
-        plan: The cut model.
-        photos: The data set.
-        config: Views, seed, processes.
-        work: Where the stages are.
-    """
+    """Compute the trunk's features of the training split in the stage `name`, or find them done."""
 
     def write_trunk(folder: Path) -> None:
         image = torch.zeros(1, 3, *plan.size)
-        whole = nn.Sequential(plan.normalize, plan.trunk)
-        trace_to_onnx(whole, image, folder / "trunk.onnx", outputs=("features",))
+        trunk = nn.Sequential(plan.normalize, plan.trunk)
+        trace_to_onnx(trunk, image, folder / "trunk.onnx", outputs=("features",))
 
     identity = {
         "model": fingerprint(plan.trunk),
         "cut": plan.cut.node,
         "rule": to_json(plan.rule),
     }
-    trunk = work.run(f"{name}-trunk", identity, write_trunk)
+    made = work.run(f"{name}-trunk", identity, write_trunk)
     task = FeatureTask(
-        trunk=trunk / "trunk.onnx",
+        trunk=made / "trunk.onnx",
         photos=tuple(photos.path(p) for p in photos.splits["train"]),
         rule=plan.rule,
         shape=plan.cut.shape,

@@ -3,35 +3,19 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edge_kit.bundle.manifest import Preprocessing
 from edge_kit.pixels.jpeg import QUALITY
 from edge_kit.pixels.preprocess import Preprocessor
 from edge_kit.records import to_json
-from exporters.data.photos import PhotoSet, check_photos, find_photos, load_pixels, without
+from exporters.data.decoded import DecodedPhotos, load_pixels
+from exporters.data.photos import PhotoSet, check_photos, find_photos, without
 from exporters.stages.workspace import Workspace
 
-__all__ = ["DecodedPhotos", "decode_photos", "read_photos"]
-
-
-@dataclass(frozen=True)
-class DecodedPhotos:
-    """A split as the model sees it.
-
-    Attributes:
-        pixels: Memory map of uint8 (N, h, w, 3).
-        labels: Class indices, (N,).
-        jpeg_bytes: What each photo would take as a JPEG, (N,).
-    """
-
-    pixels: NDArray[np.uint8]
-    labels: NDArray[np.int64]
-    jpeg_bytes: NDArray[np.int64]
+__all__ = ["decode_photos", "read_photos"]
 
 
 def read_photos(folder: Path, work: Workspace) -> PhotoSet:

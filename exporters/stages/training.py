@@ -40,7 +40,7 @@ def training_recipe(
 
     Args:
         config: What the user gave.
-        cut: Where the bottleneck sits.
+        cut: Where the bottleneck is.
         channels: Its width; None fits it to the message size.
     """
     given: dict[str, Any] = {
@@ -62,15 +62,7 @@ def tune(
     config: TrainingConfig,
     work: Workspace,
 ) -> Classifier:
-    """Fine-tune the end of a backbone with its fresh classifier; a trained model comes back as is.
-
-    Args:
-        classifier: Trained in place.
-        photos: The data set.
-        split: Where tuning starts.
-        config: How to train.
-        work: Where the stages are.
-    """
+    """Fine-tune the end of a backbone, in place; a trained classifier comes back as it is."""
     if classifier.fresh is None:
         return classifier
     budget = min(split.budget, TUNING_BUDGET)

@@ -13,13 +13,12 @@ from edge_kit.bundle.manifest import Preprocessing
 from edge_kit.errors import ExportError
 from edge_kit.pixels.preprocess import Preprocessor
 from edge_kit.sources.photo import read_photo
+from exporters.data.decoded import load_pixels, spread
 from exporters.data.photos import (
     SPLITS,
     check_photos,
     find_photos,
-    load_pixels,
     open_reduced,
-    spread,
     without,
 )
 

@@ -12,6 +12,7 @@ pytest.importorskip("onnx")
 from edge_kit.exits import ExitRule
 from edge_kit.tensors import TensorSpec
 from edge_kit.wire import FeatureHeader, FeatureMessage
+from exporters.data.decoded import DecodedPhotos
 from exporters.judge.outcome import Outcome, Share, measure, message_size
 
 pytestmark = pytest.mark.export
@@ -131,9 +132,8 @@ def test_measure_runs_all_photos_in_order_and_tail_on_features():
     labels, jpeg = random.integers(0, 3, 150), random.integers(900, 1000, 150)
     end, tail, full = Engine(1.0), Engine(2.0), Engine(3.0)
     ticks: list[tuple[int, int]] = []
-    made = measure(
-        end, tail, full, pixels, labels, jpeg, SPEC, lambda done, whole: ticks.append((done, whole))
-    )
+    decoded = DecodedPhotos(pixels, labels, jpeg)
+    made = measure(end, tail, full, decoded, SPEC, lambda done, all_: ticks.append((done, all_)))
     first = pixels.reshape(150, -1)[:, :3].astype(np.float32)
     np.testing.assert_array_equal(made.device, first)
     np.testing.assert_array_equal(made.cloud, 2 * first[:, :1].repeat(3, 1))

@@ -18,6 +18,7 @@ from edge_kit.bundle import machine_arch  # noqa: E402
 from edge_kit.bundle.manifest import Preprocessing  # noqa: E402
 from edge_kit.tensors import TensorSpec  # noqa: E402
 from exporters.config import QuantizationConfig, TrainingConfig  # noqa: E402
+from exporters.data.decoded import DecodedPhotos  # noqa: E402
 from exporters.engines.exported import Exported  # noqa: E402
 from exporters.engines.files import EngineFiles  # noqa: E402
 from exporters.graph.cuts import Candidate  # noqa: E402
@@ -33,6 +34,7 @@ from tests.support.tiny_halves import CHANNELS, SIZE, photos, trained  # noqa: E
 pytestmark = pytest.mark.export
 
 PIXELS, LABELS = photos(80, seed=31)
+PHOTOS = DecodedPhotos(PIXELS, LABELS, np.zeros(80, np.int64))
 RULE = Preprocessing(*SIZE, "squash", "RGB", (127.0,) * 3, (128.0,) * 3)
 CONFIG = QuantizationConfig(targets=("x86_64", "aarch64"), tflite=False, cloud_weights="fp16")
 
@@ -109,7 +111,7 @@ def test_left_out_target_reuses_the_other(plan, root, files):
 
 
 def test_every_gate_of_good_files_passes(plan, files):
-    measured = verify(plan, trained(), files, PIXELS, LABELS, storage="fp16", size_ratio=1.5)
+    measured = verify(plan, trained(), files, PHOTOS, storage="fp16", size_ratio=1.5)
     assert [g.sentence for g in measured if g.ok is not True] == []
     names = [g.name for g in measured]
     assert len(names) == len(set(names)) == 5 + 4 * 2
@@ -141,19 +143,19 @@ def spoiled(file: Exported) -> Exported:
 def test_spoiled_file_fails_its_gate(plan, files, part, failed):
     ends = (spoiled(files.ends[0]), files.ends[1])
     bad = replace(files, **{part: ends if part == "ends" else spoiled(getattr(files, part))})
-    measured = verify(plan, trained(), bad, PIXELS, LABELS, storage="fp16", size_ratio=1.5)
+    measured = verify(plan, trained(), bad, PHOTOS, storage="fp16", size_ratio=1.5)
     assert failed in [g.name for g in measured if g.ok is False]
     assert next(g for g in measured if g.name == "split parity").ok
 
 
 def test_size_ratio_out_of_reach_fails_both_size_gates(plan, files):
-    measured = verify(plan, trained(), files, PIXELS, LABELS, storage="fp16", size_ratio=99.0)
+    measured = verify(plan, trained(), files, PHOTOS, storage="fp16", size_ratio=99.0)
     failed = [g.name for g in measured if g.ok is False]
     assert failed == [f"int8 size ratio, ONNX for {arch}" for arch in ("x86_64", "aarch64")]
 
 
 def test_accuracy_budget_of_few_photos_allows_two(plan, files):
-    measured = verify(plan, trained(), files, PIXELS, LABELS, storage="fp16", size_ratio=1.5)
+    measured = verify(plan, trained(), files, PHOTOS, storage="fp16", size_ratio=1.5)
     budgets = [g.budget for g in measured if g.name.startswith("int8 accuracy")]
     assert budgets == pytest.approx([2 / len(PIXELS)] * 2)
 
