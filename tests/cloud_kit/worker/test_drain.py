@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
 from tests.support.messages import (
     TIMEOUT,
     bench,
@@ -13,7 +15,8 @@ from tests.support.messages import (
 )
 
 
-def test_stopping_worker_finishes_what_it_took():
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_stopping_worker_finishes_what_it_took(lanes):
     running, go = threading.Event(), threading.Event()
 
     def call(tensors):
@@ -21,7 +24,7 @@ def test_stopping_worker_finishes_what_it_took():
         assert go.wait(TIMEOUT)
         return scores(tensors)
 
-    with bench(models(fake_tail(call)), batch=2) as b:
+    with bench(models(fake_tail(call)), batch=2, lanes=lanes) as b:
         for index in range(5):
             b.send(message(index), index)
         assert running.wait(TIMEOUT)
