@@ -102,4 +102,6 @@ def _memory(board: Board) -> str:
 
 def _wrapped(text: str, lead: str) -> list[str]:
     later = " " * (len(lead) if len(lead) < 20 else 2)
-    return textwrap.wrap(text, _WIDTH, initial_indent=lead, subsequent_indent=later)
+    return textwrap.wrap(
+        text, _WIDTH, initial_indent=lead, subsequent_indent=later, break_on_hyphens=False
+    )
