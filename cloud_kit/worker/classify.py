@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -16,28 +16,26 @@ from edge_kit.wire import Refusal, ResultMessage
 __all__ = ["classify"]
 
 
-def classify(
-    jobs: Sequence[Job], clock: Callable[[], float] = time.perf_counter
-) -> list[ResultMessage]:
+def classify(jobs: Sequence[Job]) -> list[ResultMessage]:
     """Run jobs of one tail as one batch.
 
     A batch that the engine rejects is run again one by one, so that a single sample cannot take
     its neighbours along; those that fail alone come back as refusals.
     """
     try:
-        return _run(jobs, clock)
+        return _run(jobs)
     except EngineError:
         if len(jobs) == 1:
             return [_failed(jobs[0])]
-        return [classify([job], clock)[0] for job in jobs]
+        return [classify([job])[0] for job in jobs]
 
 
-def _run(jobs: Sequence[Job], clock: Callable[[], float]) -> list[ResultMessage]:
+def _run(jobs: Sequence[Job]) -> list[ResultMessage]:
     tail = jobs[0].tail
     batch = np.stack([job.features for job in jobs])
-    start = clock()
+    start = time.perf_counter()
     raw = tail.engine.run({"features": batch})["logits"]
-    engine_us = int((clock() - start) * 1e6)
+    engine_us = int((time.perf_counter() - start) * 1e6)
     logits = dequantize(raw, tail.engine.outputs["logits"]).reshape(len(jobs), -1)
     finite = np.isfinite(logits).all(axis=1)
     p = softmax(np.where(finite[:, np.newaxis], logits, 0.0))

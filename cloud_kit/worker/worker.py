@@ -10,7 +10,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cloud_kit.worker.batcher import Batcher
@@ -20,7 +20,6 @@ from cloud_kit.worker.models import Models
 from cloud_kit.worker.recent import Recent
 from cloud_kit.worker.replies import Replies
 from cloud_kit.worker.validator import Job, Refused, Validator
-from edge_kit.errors import EngineError
 from edge_kit.link import Connected, Delivery, Disconnected, Event, Link, Published
 from edge_kit.wire import Refusal, ResultMessage
 
@@ -75,7 +74,6 @@ class Worker:
         link: Subscribed to the pool's shared filter. The worker starts and stops it.
         models: What it can finish.
         settings: See `WorkerSettings`.
-        clock: Seconds that only grow.
     """
 
     def __init__(
@@ -83,8 +81,6 @@ class Worker:
         link: Link,
         models: Models,
         settings: WorkerSettings | None = None,
-        *,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.settings = settings or WorkerSettings()
         self.counters = Counters()
@@ -95,7 +91,6 @@ class Worker:
         )
         self._recent: Recent[bytes] = Recent(self.settings.recent)
         self._replies = Replies(link, self.counters)
-        self._clock = clock
         self._connected = False
         self._tick_at = 0.0
         self._batch_since: list[float | None] = [None] * self.settings.lanes
@@ -110,7 +105,7 @@ class Worker:
     def vitals(self) -> Vitals:
         """How it is now."""
         since = [begin for begin in self._batch_since if begin is not None]
-        busy = self._clock() - min(since) if since else 0.0
+        busy = time.monotonic() - min(since) if since else 0.0
         return Vitals(self._connected, busy, self._stop.is_set())
 
     def run(self, on_tick: Callable[[Vitals], None] = lambda vitals: None) -> bool:
@@ -149,7 +144,7 @@ class Worker:
             self._handle(event)
         if self._failure is not None:
             raise self._failure
-        now = self._clock()
+        now = time.monotonic()
         if now >= self._tick_at:
             self._tick_at = now + self.settings.tick_s
             self._on_tick(self.vitals)
@@ -201,39 +196,42 @@ class Worker:
 
     def _answers(self, jobs: Sequence[Job], lane: int) -> list[bytes]:
         """Return one encoded result a job, in order; only samples not yet known are inferred."""
-        known = {job.key: self._recent.get(job.key) for job in jobs}
-        fresh = list({job.key: job for job in jobs if known[job.key] is None}.values())
+        known: dict[Hashable, bytes] = {}
+        fresh: dict[Hashable, Job] = {}
+        for job in jobs:
+            answer = self._recent.get(job.key)
+            if answer is None:
+                fresh.setdefault(job.key, job)
+            else:
+                known[job.key] = answer
+        self.counters.add("recent", len(jobs) - len(fresh))
         if fresh:
-            self._batch_since[lane] = self._clock()
-            results = classify(fresh)
-            self._batch_since[lane] = None
-            self.counters.add("batches")
-            self.counters.add("inferred", len(fresh))
-            self.counters.add("engine_us", results[0].engine_us)
-        else:
-            results = []
-        for job, result in zip(fresh, results, strict=True):
-            known[job.key] = encoded = result.encode()
+            known |= self._infer_fresh(fresh, lane)
+        return [known[job.key] for job in jobs]
+
+    def _infer_fresh(self, fresh: Mapping[Hashable, Job], lane: int) -> dict[Hashable, bytes]:
+        self._batch_since[lane] = time.monotonic()
+        results = classify(list(fresh.values()))
+        self._batch_since[lane] = None
+        self.counters.add("batches")
+        self.counters.add("inferred", len(fresh))
+        self.counters.add("engine_us", results[0].engine_us)
+        answers: dict[Hashable, bytes] = {}
+        for key, result in zip(fresh, results, strict=True):
+            answers[key] = result.encode()
             if result.refusal is Refusal.NONE:
-                self._recent.put(job.key, encoded)
+                self._recent.put(key, answers[key])
             else:
                 self.counters.add("engine_failures")
-        self.counters.add("recent", len(jobs) - len(fresh))
-        return [self._known(known[job.key]) for job in jobs]
-
-    @staticmethod
-    def _known(answer: bytes | None) -> bytes:
-        if answer is None:
-            raise EngineError("a batch came out shorter than it went in")
-        return answer
+        return answers
 
     def _drain(self) -> bool:
         """Finish what was taken, hold back what would bring more, then acknowledge it all."""
         self._replies.hold()
         self._batcher.hurry()
-        until = self._clock() + self.settings.drain_s
+        until = time.monotonic() + self.settings.drain_s
         while (self._replies.owned or not self._link.events.empty()) and self._connected:
-            if self._clock() >= until:
+            if time.monotonic() >= until:
                 _log.warning("%d messages were not finished in time", self._replies.owned)
                 return False
             self._step()
