@@ -10,7 +10,7 @@ from pathlib import Path
 
 from boards.emulator.machine import MACHINES, Machine
 from boards.image.partitions import partitions
-from boards.image.unpack import unpack_xz
+from boards.image.unpack import copy_raw
 from boards.onboard.settings import FILE, Settings, SettingsError
 from boards.system.tool import Reporter, call, need
 from edge_kit.errors import ImageError, UsageError
@@ -202,10 +202,7 @@ def start(
         work = Path(name)
         disk = work / "card.img"
         report(f"copying {image}")
-        if image.suffix == ".xz":
-            unpack_xz(image, disk)
-        else:
-            call(["cp", "--sparse=always", "--reflink=auto", image, disk])
+        copy_raw(image, disk)
         # A card is larger than the image, which the first boot has to notice; and QEMU wants cards
         # of a power of two.
         with disk.open("r+b") as file:

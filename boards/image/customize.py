@@ -20,7 +20,7 @@ from pathlib import Path
 import edge_kit
 from boards.image.hook import HOOK, PAYLOAD, SCRIPT, SETUP
 from boards.image.partitions import MIB, Partition, partitions
-from boards.image.unpack import unpack_xz
+from boards.image.unpack import copy_raw
 from boards.image.wheels import Wheel, fetch_wheels, unzip_wheels
 from boards.onboard.place import SITE, place_code, place_files
 from boards.onboard.settings import FILE, Settings
@@ -120,10 +120,7 @@ def customize(
         work = Path(name)
         raw = work / "edge.img"
         report(f"copying {image}")
-        if image.suffix == ".xz":
-            unpack_xz(image, raw)
-        else:
-            shutil.copyfile(image, raw)
+        copy_raw(image, raw)
         stock = look_at(raw)
         _check_free(image, stock.cmdline)
         report(f"{stock.codename}, Python {stock.python}")

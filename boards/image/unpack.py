@@ -1,22 +1,25 @@
-"""Unpack an image, leaving holes where it holds zeros."""
+"""Copy an image as a raw file, leaving holes where it holds zeros."""
 
 from __future__ import annotations
 
 import subprocess
 from pathlib import Path
 
-from boards.system.tool import need
+from boards.system.tool import call, need
 from edge_kit.errors import ImageError
 
-__all__ = ["unpack_xz"]
+__all__ = ["copy_raw"]
 
 
-def unpack_xz(image: Path, raw: Path) -> None:
-    """Unpack an image; blocks of zeros become holes.
+def copy_raw(image: Path, raw: Path) -> None:
+    """Copy or unpack an image, ``.img`` or ``.img.xz``; blocks of zeros become holes.
 
     Raises:
-        ImageError: It is damaged.
+        ImageError: It is damaged, or the disk is full.
     """
+    if image.suffix != ".xz":
+        call(["cp", "--sparse=always", "--reflink=auto", image, raw])
+        return
     with raw.open("wb") as out:
         done = subprocess.run(
             [need("xz"), "--decompress", "--stdout", str(image)],

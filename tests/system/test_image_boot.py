@@ -20,7 +20,7 @@ import pytest
 
 from boards.commands.boards import CHECK
 from boards.image.partitions import partitions
-from boards.image.unpack import unpack_xz
+from boards.image.unpack import copy_raw
 from boards.onboard.settings import FILE
 from tests.support.emulated import ASSETS, BUNDLE, Board, build, emulated
 from tests.support.estserver import PASSWORD, USER, EstServer, make_authority
@@ -51,7 +51,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def raw(image: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("raw") / "edge.img"
-    unpack_xz(image, out)
+    copy_raw(image, out)
     return out
 
 
