@@ -21,7 +21,9 @@ def test_demo_over_iotcore_answers_all_200_photos(monkeypatch):
         return module_command(module, *arguments, *kind)
 
     monkeypatch.setattr(show, "module_command", with_iotcore)
-    found = run_demo(DemoConfig(ASSETS / "clothing.ekb", ASSETS / "photos", fps=50)).to_json()
+    # The figures are those of one engine; which one is faster depends on the load of the machine.
+    config = DemoConfig(ASSETS / "clothing.ekb", ASSETS / "photos", fps=50, engine="onnx")
+    found = run_demo(config).to_json()
     assert found["broker"] == "iotcore"
     assert (found["photos"], found["lost"], found["duplicates"]) == (200, 0, 0)
     assert found["device_share"] == 0.795
