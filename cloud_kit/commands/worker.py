@@ -10,7 +10,7 @@ import click
 
 from cloud_kit.commands.output import event_printer, log_to_stderr
 from cloud_kit.worker.service import serve
-from cloud_kit.worker.settings import ServiceSettings, read_password
+from cloud_kit.worker.settings import ServiceSettings, find_password
 from cloud_kit.worker.worker import WorkerSettings
 from edge_kit.errors import LinkError
 from edge_kit.host.board import available_cores
@@ -73,7 +73,7 @@ def worker(
     """
     log_to_stderr(verbose=verbose)
     address = BrokerAddress.parse(
-        broker, password=read_password(password_file), ca=ca, cert=cert, key=key
+        broker, password=find_password(password_file), ca=ca, cert=cert, key=key
     )
     threads = threads or available_cores()
     settings = ServiceSettings(

@@ -13,10 +13,10 @@ from typing import Any
 
 from cloud_kit.worker.worker import WorkerSettings
 from edge_kit.errors import ConfigError
-from edge_kit.link.address import BrokerAddress
+from edge_kit.link.address import BrokerAddress, read_password
 from edge_kit.masking import MASK
 
-__all__ = ["PASSWORD", "ServiceSettings", "read_password"]
+__all__ = ["PASSWORD", "ServiceSettings", "find_password"]
 
 PASSWORD = "CLOUD_KIT_PASSWORD"
 
@@ -84,7 +84,7 @@ class ServiceSettings:
         }
 
 
-def read_password(file: Path | None, environment: Mapping[str, str] = os.environ) -> str:
+def find_password(file: Path | None, environment: Mapping[str, str] = os.environ) -> str:
     """Return the broker's password from a file or the environment; empty for none.
 
     Raises:
@@ -92,12 +92,7 @@ def read_password(file: Path | None, environment: Mapping[str, str] = os.environ
     """
     if file is None:
         return environment.get(PASSWORD, "")
-    try:
-        password = file.read_text(encoding="utf-8").rstrip("\r\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"the password file {file} cannot be read ({error})", "check the path and its rights"
-        ) from None
+    password = read_password(file)
     if not password:
         raise ConfigError(f"the password file {file} is empty")
     return password

@@ -17,7 +17,7 @@ from typing import Any
 
 from edge_kit.errors import ConfigError
 from edge_kit.folders import state_folder
-from edge_kit.link.address import BrokerAddress
+from edge_kit.link.address import BrokerAddress, read_password
 from edge_kit.masking import MASK, mask_address
 from edge_kit.wire import Topics
 
@@ -126,12 +126,7 @@ class Config:
     def _password(self) -> str:
         if self.password or self.password_file is None:
             return self.password
-        try:
-            return self.password_file.read_text(encoding="utf-8").rstrip("\r\n")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(
-                f"the password file {self.password_file} cannot be read: {error}"
-            ) from None
+        return read_password(self.password_file)
 
 
 def resolve(flags: Mapping[str, Any], env: Mapping[str, str], file: Path | None = None) -> Config:

@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 from edge_kit.errors import ConfigError
 
-__all__ = ["BrokerAddress"]
+__all__ = ["BrokerAddress", "read_password"]
 
 _PORTS = {"mqtt": 1883, "mqtts": 8883}
 
@@ -103,6 +103,21 @@ class BrokerAddress:
         host = f"[{self.host}]" if ":" in self.host else self.host
         user = f"{self.user}@" if self.user else ""
         return f"{'mqtts' if self.tls else 'mqtt'}://{user}{host}:{self.port}"
+
+
+def read_password(file: Path) -> str:
+    """Return what a password file holds, without the line break at its end.
+
+    Raises:
+        ConfigError: The file cannot be read.
+    """
+    try:
+        return file.read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"the password file {file} cannot be read ({error})",
+            "check the path and its permissions",
+        ) from None
 
 
 def _check_readable(what: str, path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cloud_kit.worker.settings import ServiceSettings, read_password
+from cloud_kit.worker.settings import ServiceSettings, find_password
 from cloud_kit.worker.worker import WorkerSettings
 from edge_kit.errors import ConfigError
 from edge_kit.link.mqtt import BrokerAddress
@@ -44,11 +44,11 @@ def test_missing_bundle_or_bad_pool_is_refused_by_name(changes, said):
 def test_password_comes_from_a_file_or_the_environment(tmp_path):
     file = tmp_path / "password"
     file.write_text("from file\n")
-    assert read_password(file, {"CLOUD_KIT_PASSWORD": "other"}) == "from file"
-    assert read_password(None, {"CLOUD_KIT_PASSWORD": "other"}) == "other"
-    assert read_password(None, {}) == ""
+    assert find_password(file, {"CLOUD_KIT_PASSWORD": "other"}) == "from file"
+    assert find_password(None, {"CLOUD_KIT_PASSWORD": "other"}) == "other"
+    assert find_password(None, {}) == ""
     with pytest.raises(ConfigError, match="cannot be read"):
-        read_password(tmp_path / "missing", {})
+        find_password(tmp_path / "missing", {})
     file.write_text("\n")
     with pytest.raises(ConfigError, match="empty"):
-        read_password(file, {})
+        find_password(file, {})
