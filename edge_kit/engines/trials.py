@@ -13,6 +13,7 @@ from pathlib import Path
 from edge_kit.bundle.split import EngineFile
 from edge_kit.engines.probe import ProbeResult
 from edge_kit.folders import cache_folder
+from edge_kit.host.board import read_text
 
 __all__ = ["TrialCache"]
 
@@ -84,10 +85,7 @@ def _versions() -> list[str]:
 
 
 def _machine(cpuinfo: Path) -> str:
-    try:
-        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
+    lines = read_text(cpuinfo).splitlines()
     facts = {ln for ln in lines if ln.partition(":")[0].strip().lower() in _CPU_LINES}
     return "\n".join(
         [platform.machine(), platform.node(), platform.python_version(), *sorted(facts)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,6 +16,7 @@ from edge_kit.bundle.split import EngineFile
 from edge_kit.engines.engine import Engine
 from edge_kit.engines.image_input import image_batch
 from edge_kit.engines.load import ENGINES
+from edge_kit.host.board import available_cores
 from edge_kit.tensors import TensorSpec, dequantize, to_layout
 from exporters.quiet import quiet
 
@@ -75,7 +75,7 @@ class Exported:
     def _engine(self) -> Engine:
         """The engine that a device runs, here on all cores."""
         with quiet():  # LiteRT announces its delegate
-            return ENGINES[self.entry.engine](self.source, self.entry, len(os.sched_getaffinity(0)))
+            return ENGINES[self.entry.engine](self.source, self.entry, available_cores())
 
 
 def describe(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import torch
 from torch import nn
 
+from edge_kit.host.board import available_cores
 from edge_kit.records import to_json
 from exporters.config import TrainingConfig
 from exporters.data.features import FeatureTask, compute_features
@@ -47,7 +47,7 @@ def cache_features(
     )
 
     def make(_folder: Path) -> None:
-        processes = config.processes or len(os.sched_getaffinity(0))
+        processes = config.processes or available_cores()
         compute_features(task, processes=processes, tick=work.tick(name))
 
     inputs = {"photos": photos.fingerprint("train"), "views": config.views, "seed": config.seed}
