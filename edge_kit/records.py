@@ -1,8 +1,8 @@
 """Frozen dataclasses to JSON values and back, with errors that name the field.
 
-A record is a dataclass whose fields are numbers, strings, booleans, enums, paths, tuples, mappings
-and other records, or ``None`` where the type says so. Its fields are its JSON keys. A key that
-cannot be a Python name is given in the field's metadata::
+A record is a dataclass whose fields are numbers, strings, booleans, enums, paths, mappings, tuples
+of any length (``tuple[int, ...]``) and other records, or ``None`` where the type says so. Its
+fields are its JSON keys. A key that cannot be a Python name is given in the field's metadata::
 
     @dataclass(frozen=True)
     class Answer:
@@ -118,17 +118,9 @@ def _converter() -> Converter:
         return _checked((list, tuple), "a list", list_structure_factory(kind, converter))
 
     def read_tuple(kind: Any, converter: Converter) -> Any:
-        items = get_args(kind)
-        if items[1:] == (...,):
-            read = list_structure_factory(list[items[0]], converter)  # type: ignore[valid-type]
-            return _checked((list, tuple), "a list", lambda value, to: tuple(read(value, to)))
-
-        def fixed(value: Any, _kind: Any) -> tuple[Any, ...]:
-            if len(value) != len(items):
-                raise _WrongTypeError(f"a list of {len(items)}", value)
-            return tuple(converter.structure(v, to) for v, to in zip(value, items, strict=True))
-
-        return _checked((list, tuple), "a list", fixed)
+        items: Any = list[get_args(kind)[0]]  # type: ignore[misc]
+        read = list_structure_factory(items, converter)
+        return _checked((list, tuple), "a list", lambda value, to: tuple(read(value, to)))
 
     made = Converter(unstruct_collection_overrides={tuple: list, Mapping: dict})
     text = _exactly(str, "a string")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from edge_kit.bundle import Bundle
 from edge_kit.engines import Engine
+from edge_kit.engines.select import open_tail
 from edge_kit.errors import BundleError
 from edge_kit.tensors import TensorSpec
 
@@ -85,24 +86,18 @@ class Models:
             tail.engine.close()
 
 
-def open_models(
-    paths: Iterable[Path], threads: int, *, open_tail: OpenTail | None = None
-) -> Models:
+def open_models(paths: Iterable[Path], threads: int, *, open_tail: OpenTail = open_tail) -> Models:
     """Open bundles and load the cloud half of each of their splits.
 
     Args:
         paths: Bundles, as directories or packed files.
         threads: Threads of each engine. Engines run one at a time, so they share the cores.
-        open_tail: How to load one; by default `edge_kit.engines.select.open_tail`.
+        open_tail: How to load one; injected by tests.
 
     Raises:
         BundleError: A bundle is not valid or has no cloud half.
         EngineError: A cloud half cannot be loaded.
     """
-    if open_tail is None:
-        from edge_kit.engines.select import open_tail as default_open_tail
-
-        open_tail = default_open_tail
     tails: dict[tuple[bytes, int], Tail] = {}
     for path in paths:
         bundle = Bundle.open(path)

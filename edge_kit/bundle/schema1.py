@@ -37,10 +37,8 @@ def from_schema1(data: Mapping[str, Any]) -> dict[str, Any]:
             "full": [e for e in engines if e["role"] == "full"],
             "files": {path: {"sha256": digest} for path, digest in data["files"].items()},
         }
-    except KeyError as error:
-        raise BundleError(f"the manifest has no {error}", "export it again") from None
-    except (TypeError, AttributeError) as error:
-        raise BundleError(f"the manifest is not valid: {error}", "export it again") from None
+    except (KeyError, TypeError, AttributeError) as error:
+        raise BundleError(f"the manifest is not valid: {error!r}", "export it again") from None
 
 
 def _split(data: Mapping[str, Any], index: int) -> dict[str, Any]:

@@ -68,10 +68,6 @@ class Costs:
     hybrid_accuracy: float | None = None
     photos: int | None = None
 
-    def sentence(self) -> str:
-        """Return what is known, for people."""
-        return spoken(self) or "not measured"
-
 
 @dataclass(frozen=True)
 class Split:

@@ -10,7 +10,7 @@ import click
 
 from edge_kit.bundle import Bundle, pack
 from edge_kit.bundle.labelled_photos import read_reference
-from edge_kit.bundle.split import EngineFile
+from edge_kit.bundle.split import EngineFile, spoken
 
 __all__ = ["bundle"]
 
@@ -43,7 +43,7 @@ def show(path: Path, as_json: bool) -> None:
             f"{split.macs_share:.0%} of the work before it, "
             f"exit at normalized entropy <= {split.exit.threshold:g}"
         )
-        click.echo(f"  costs: {split.costs.sentence()}")
+        click.echo(f"  costs: {spoken(split.costs) or 'not measured'}")
         _list(split.engines, "  ")
     _list(manifest.full)
     click.echo(f"tuning: {opened.tuning.sentence()}")

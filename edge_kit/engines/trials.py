@@ -35,7 +35,8 @@ class TrialCache:
     """
 
     def __init__(self, folder: Path | None = None, cpuinfo: Path = Path("/proc/cpuinfo")) -> None:
-        self._folder = folder or _default_folder()
+        caches = cache_folder()
+        self._folder = folder or (caches and caches / "trials")
         self._machine = _machine(cpuinfo)
 
     def get(self, file: EngineFile, threads: int) -> ProbeResult | None:
@@ -67,11 +68,6 @@ class TrialCache:
         used = [file.sha256, file.engine, repr(file.outputs), str(threads)]
         key = "\n".join([*used, self._machine, *_versions()])
         return folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
-
-
-def _default_folder() -> Path | None:
-    folder = cache_folder()
-    return folder and folder / "trials"
 
 
 def _versions() -> list[str]:

@@ -37,7 +37,6 @@ class Row:
     features: Tensor
     label: str = field(metadata={"key": "class"})
     colour: Colour = Colour.RED
-    interval: tuple[float, float] = (0.0, 1.0)
     shares: Mapping[str, float] = field(default_factory=dict)
     free: Mapping[str, Any] = field(default_factory=dict)
     top1: float | None = None
@@ -79,7 +78,6 @@ def test_unknown_keys_are_ignored_and_defaults_filled_in():
         ("features", [1], r"features must be an object, not \[1\]"),
         ("class", 3, "class must be a string, not 3"),
         ("colour", "blue", "colour: 'blue' is not a valid Colour"),
-        ("interval", [1], r"interval must be a list of 2, not \[1\]"),
         ("shares", {"a": "b"}, "shares.a must be a number, not 'b'"),
         ("free", [], "free must be an object"),
         ("top1", "1", "top1 must be a number, not '1'"),

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from edge_kit.bundle import Bundle, pack
-from edge_kit.bundle.split import Costs
+from edge_kit.bundle.split import Costs, spoken
 from edge_kit.bundle.tuning import TUNING, Tuning, read_tuning, write_tuning
 from edge_kit.errors import BundleError
 from edge_kit.exits import CurvePoint, ExitRule
@@ -133,8 +133,8 @@ def test_schema_1_figures_become_costs(tmp_path):
     data["figures"] = {"test": {"photos": 9, "bytes_per_message": 60.5, "accuracy": share}}
     costs = type(Bundle.open(SCHEMA1).manifest).from_json(data).splits[0].costs
     assert costs == Costs(None, None, 60.5, None, 0.8, 0.9, 0.85, 9)
-    assert costs.sentence().startswith("message bytes mean 60.5, device accuracy 0.8")
-    assert Costs().sentence() == "not measured"
+    assert spoken(costs).startswith("message bytes mean 60.5, device accuracy 0.8")
+    assert spoken(Costs()) == ""
 
 
 @pytest.mark.parametrize(
