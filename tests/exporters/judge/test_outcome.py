@@ -144,3 +144,4 @@ def test_measure_runs_all_photos_in_order_and_tail_on_features():
     assert ticks[-1] == (150, 150)
     assert tail.batches == full.batches
     assert sum(tail.batches) == 150
+    assert max(tail.batches) < 150  # features of a whole split need not fit into memory

@@ -127,6 +127,12 @@ def test_fit_exit_of_four_samples_takes_hand_computed_point(budget, max_share, s
     assert fitted.rule.threshold == fitted.chosen.threshold
 
 
+def test_sweep_at_threshold_one_answers_wholly_unsure_samples_too():
+    device = np.array([[4.0, 0.0], [0.0, 0.0]])
+    curve = sweep(device, device, np.zeros(2, int), np.full(2, 10), 1.0)
+    assert (curve[-1].threshold, curve[-1].device_share) == (1.0, 1.0)
+
+
 def test_sweep_never_separates_samples_of_equal_entropy():
     device = FOUR[[0, 1, 1, 1, 3]]
     curve = sweep(device, device, np.zeros(5, int), np.full(5, 10), 1.0)

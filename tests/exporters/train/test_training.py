@@ -192,6 +192,18 @@ def test_train_halves_steers_messages_towards_asked_size(cache, tail):
     assert sizes[0] < 0.75 * sizes[1]
 
 
+def test_rate_term_makes_messages_smaller_from_an_equal_start(cache, tail):
+    """Below 140 bytes both start with the coarsest code, so only the rate term differs."""
+    shares = []  # of values that are not 0
+    for message_bytes in (60.0, 140.0):
+        recipe = replace(RECIPE, message_bytes=message_bytes, epochs=6)
+        result = halves(cache, tail, recipe)
+        with torch.no_grad():
+            codes = result(batch(PIXELS))[0].round()
+        shares.append(float((codes != 0).float().mean()))
+    assert shares[0] < 0.95 * shares[1]
+
+
 def test_steps_are_told_one_by_one(cache, tail):
     ticks: list[tuple[int, int]] = []
     recipe = replace(RECIPE, epochs=2, batch=64)
