@@ -87,13 +87,13 @@ def int8_agreement(
         pixels: uint8 photos (N, H, W, 3).
         budget: Smallest allowed share.
     """
-    alike = _compare(engine(pixels)["logits"], twin(pixels)["logits"])
     label = _label(engine)
-    return Gate.at_least(
+    return _agreement(
         f"int8 agreement, {label}",
-        alike.share,
+        engine(pixels)["logits"],
+        twin(pixels)["logits"],
         budget,
-        f"{label} decides like its float twin on {alike} (at least {budget:.1%} needed)",
+        f"{label} decides like its float twin on",
     )
 
 
@@ -120,14 +120,13 @@ def cloud_agreement(
     (spec,) = tail.entry.inputs
     steps = np.rint(twin(pixels)["features"] / np.float32(spec.scale))
     rounded = np.clip(steps, -128, 127).astype(np.int8)
-    alike = _compare(tail(engine(pixels)["features"])["logits"], tail(rounded)["logits"])
     label = _label(engine)
-    return Gate.at_least(
+    return _agreement(
         f"int8 features, {label}",
-        alike.share,
+        tail(engine(pixels)["features"])["logits"],
+        tail(rounded)["logits"],
         budget,
-        f"on features of {label} the cloud half decides as on the float twin's on {alike} "
-        f"(at least {budget:.1%} needed)",
+        f"on features of {label} the cloud half decides as on the float twin's on",
     )
 
 
@@ -183,13 +182,12 @@ def tflite_agreement(
         pixels: uint8 photos (N, H, W, 3).
         budget: Smallest allowed share of the photos that are not borderline for `onnx`.
     """
-    alike = _compare(tflite(pixels)["logits"], onnx(pixels)["logits"])
-    return Gate.at_least(
+    return _agreement(
         "TFLite against ONNX",
-        alike.share,
+        tflite(pixels)["logits"],
+        onnx(pixels)["logits"],
         budget,
-        f"{_label(tflite)} and {_label(onnx)} decide alike on {alike} "
-        f"(at least {budget:.1%} needed)",
+        f"{_label(tflite)} and {_label(onnx)} decide alike on",
     )
 
 
@@ -198,30 +196,26 @@ def _label(file: Exported) -> str:
     return kind if file.entry.arch == "any" else f"{kind} for {file.entry.arch}"
 
 
-@dataclass(frozen=True)
-class _Agreement:
-    """How often two engines decide alike on photos that are not borderline for the second.
+def _agreement(
+    name: str,
+    given: NDArray[np.float32],
+    expected: NDArray[np.float32],
+    budget: float,
+    claim: str,
+) -> Gate:
+    """Compare decisions on the photos that are not borderline for `expected`.
 
     Where all are borderline, all of them count.
     """
-
-    share: float
-    decided: int
-    overall: float
-    photos: int
-
-    def __str__(self) -> str:
-        if self.decided == 0:
-            return f"{self.overall:.1%} of {self.photos} photos, all borderline"
-        return (
-            f"{self.share:.1%} of the {self.decided} photos that are not borderline "
-            f"({self.overall:.1%} of all {self.photos})"
-        )
-
-
-def _compare(given: NDArray[np.float32], expected: NDArray[np.float32]) -> _Agreement:
     alike = given.argmax(1) == expected.argmax(1)
     ranked = np.sort(softmax(expected), axis=1)
-    decided = ranked[:, -1] - ranked[:, -2] >= BORDERLINE_MARGIN
-    counted = alike[decided] if decided.any() else alike
-    return _Agreement(float(counted.mean()), int(decided.sum()), float(alike.mean()), len(alike))
+    clear = ranked[:, -1] - ranked[:, -2] >= BORDERLINE_MARGIN
+    share = float(alike[clear].mean() if clear.any() else alike.mean())
+    if clear.any():
+        photos = (
+            f"{share:.1%} of the {clear.sum()} photos that are not borderline "
+            f"({alike.mean():.1%} of all {len(alike)})"
+        )
+    else:
+        photos = f"{share:.1%} of {len(alike)} photos, all borderline"
+    return Gate.at_least(name, share, budget, f"{claim} {photos} (at least {budget:.1%} needed)")

@@ -5,6 +5,7 @@ What is judged against the float files (int8 accuracy, decisions) is worth no mo
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -67,7 +68,7 @@ def end_parity(halves: Halves, twin: Exported, pixels: NDArray[np.uint8]) -> Gat
         twin: What `export_end_float` made of them.
         pixels: uint8 photos (N, H, W, 3).
     """
-    expected = _logits(_Exit(halves.end), _images(pixels))
+    expected = _logits(lambda images: halves.end(images)[1], _images(pixels))
     return _gate("end model, torch against ONNX", twin(pixels)["logits"], expected, ROUNDED)
 
 
@@ -116,15 +117,6 @@ def split_parity(
     )
 
 
-class _Exit(nn.Module):
-    def __init__(self, end: nn.Module) -> None:
-        super().__init__()
-        self.end = end
-
-    def forward(self, pixels: Tensor) -> Tensor:
-        return self.end(pixels)[1]  # type: ignore[no-any-return]
-
-
 def _gate(
     name: str, given: NDArray[np.float32], expected: NDArray[np.float32], budget: float
 ) -> Gate:
@@ -148,10 +140,7 @@ def _relative(given: NDArray[np.float32], expected: NDArray[np.float32]) -> floa
     return float(np.abs(given - expected).max()) / scale
 
 
-def _logits(model: nn.Module, inputs: NDArray[np.float32]) -> NDArray[np.float32]:
-    model.eval()
-    rows: list[Tensor] = []
+def _logits(model: Callable[[Tensor], Tensor], inputs: NDArray[np.float32]) -> NDArray[np.float32]:
     with torch.no_grad():
-        for start in range(0, len(inputs), BATCH):
-            rows.append(model(torch.from_numpy(np.array(inputs[start : start + BATCH]))))
-    return np.asarray(torch.cat(rows).numpy())
+        batches = torch.split(torch.from_numpy(np.array(inputs)), BATCH)
+        return np.asarray(torch.cat([model(batch) for batch in batches]).numpy())

@@ -57,23 +57,26 @@ def build_engines(
         "features", (channels, height, width), "NCHW", "int8", end.feature_scale, 0
     )
 
-    def quantized(name: str, make: Make) -> Exported:
-        return _build(name, make, {}, ["halves", "pixels"], work)
+    def build(name: str, make: Make, after: tuple[str, ...] = (), **inputs: str) -> Exported:
+        return _build(name, make, inputs, ["halves", *after], work)
 
-    def stored(name: str, make: Make) -> Exported:
-        return _build(name, make, {"weights": weights}, ["halves"], work)
-
-    twin = _build(
-        "end-float.onnx", lambda p: export_end_float(end, p, size=size), {}, ["halves"], work
-    )
+    twin = build("end-float.onnx", lambda p: export_end_float(end, p, size=size))
     ends = [
-        quantized(f"end-{arch}.onnx", partial(export_end_onnx, end, pixels, arch=arch))
+        build(f"end-{arch}.onnx", partial(export_end_onnx, end, pixels, arch=arch), ("pixels",))
         for arch in config.targets
     ]
     if config.tflite:
-        ends.append(quantized("end.tflite", partial(export_end_tflite, end, pixels)))
-    tail = stored("tail.onnx", lambda p: export_tail(halves.cloud, features, p, weights=weights))
-    full = stored("full.onnx", lambda p: export_full(plan.full, p, size=size, weights=weights))
+        ends.append(build("end.tflite", partial(export_end_tflite, end, pixels), ("pixels",)))
+    tail = build(
+        "tail.onnx",
+        lambda p: export_tail(halves.cloud, features, p, weights=weights),
+        weights=weights,
+    )
+    full = build(
+        "full.onnx",
+        lambda p: export_full(plan.full, p, size=size, weights=weights),
+        weights=weights,
+    )
     return EngineFiles(twin, tuple(ends), tail, full)
 
 
