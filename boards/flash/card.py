@@ -8,7 +8,6 @@ import fcntl
 import os
 import stat
 import struct
-from types import TracebackType
 from typing import Protocol
 
 from boards.flash.disks import Disk
@@ -80,12 +79,7 @@ class BlockCard:
     def __enter__(self) -> BlockCard:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     @property

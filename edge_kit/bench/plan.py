@@ -109,12 +109,7 @@ def run_plan(
         measured_at=round(began, 3),
         board=read_board().to_json(),
         model=Model(manifest.name, manifest.model_hash, bundle.rule.threshold),
-        effort={
-            "runs": effort.runs,
-            "warmup": effort.warmup,
-            "max_secs": effort.max_secs,
-            "frames": effort.frames,
-        },
+        effort={key: getattr(effort, key) for key in ("runs", "warmup", "max_secs", "frames")},
         measurements=tuple(found),
         planned=len(pairs),
     )

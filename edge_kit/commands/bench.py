@@ -18,10 +18,8 @@ from edge_kit.terminal.command_line import write_message
 
 if TYPE_CHECKING:
     from edge_kit.bench.measure.measurement import Configuration
-    from edge_kit.bench.measure.roundtrip import RoundTrip
     from edge_kit.bench.report.report import BenchReport
     from edge_kit.bundle import Bundle
-    from edge_kit.link.address import BrokerAddress
 
 __all__ = ["bench"]
 
@@ -142,11 +140,18 @@ def _measure(
     bundle: Bundle, flags: Mapping[str, Any]
 ) -> tuple[BenchReport, EdgeKitError | KeyboardInterrupt | None]:
     """Measure, and return with the figures what ended it early: an interrupt, or the broker."""
-    from edge_kit.bench.measure.roundtrip import device_name, reach
+    from edge_kit.bench.measure.roundtrip import (
+        device_environment,
+        device_name,
+        measure_round_trip,
+        reach,
+    )
     from edge_kit.bench.measure.task import Effort
     from edge_kit.bench.plan import BenchPlan, default_threads, run_plan
 
-    address, device = _address(flags), flags["device_id"] or device_name()
+    device, given = flags["device_id"] or device_name(), {name: flags[name] for name in _BROKER}
+    asked = flags["broker"] is not None
+    address = resolve(given, device_environment()).address if asked else None
     if address is not None:
         reach(address, f"edgekit-{device}")
     effort = Effort(
@@ -173,7 +178,14 @@ def _measure(
     if address is None or best is None:
         return report, None
     try:
-        trip = _send(bundle, best.configuration, address, device, flags)
+        write_message(f"{flags['frames']} messages to {address.url} and back")
+        proofs = [(name, given[name]) for name in _BROKER[1:] if given[name] is not None]
+        trip = measure_round_trip(
+            bundle, address.url, device,
+            engine=best.configuration.engine, threads=best.configuration.threads,
+            photos=flags["photos"], frames=flags["frames"], fps=flags["fps"],
+            options=[f"--{name.replace('_', '-')}={value}" for name, value in proofs],
+        )  # fmt: skip
     except EdgeKitError as error:
         return report, error
     except OSError as error:  # such as no place for temporary files
@@ -182,31 +194,6 @@ def _measure(
         write_message("interrupted before all messages were back")
         return report, interrupt
     return replace(report, round_trip=trip), None
-
-
-def _address(flags: Mapping[str, Any]) -> BrokerAddress | None:
-    """Return the broker, with what proves who we are; None when none is asked for."""
-    from edge_kit.bench.measure.roundtrip import device_environment
-
-    if flags["broker"] is None:
-        return None
-    return resolve({name: flags[name] for name in _BROKER}, device_environment()).address
-
-
-def _send(
-    bundle: Bundle, best: Configuration, address: BrokerAddress, device: str,
-    flags: Mapping[str, Any],
-) -> RoundTrip:  # fmt: skip
-    """Measure the way to a worker and back with the fastest engine."""
-    from edge_kit.bench.measure.roundtrip import measure_round_trip
-
-    write_message(f"{flags['frames']} messages to {address.url} and back")
-    given = [(name, flags[name]) for name in _BROKER[1:] if flags[name] is not None]
-    options = [f"--{name.replace('_', '-')}={value}" for name, value in given]
-    return measure_round_trip(
-        bundle, address.url, device, engine=best.engine, threads=best.threads,
-        photos=flags["photos"], frames=flags["frames"], fps=flags["fps"], options=options,
-    )  # fmt: skip
 
 
 @click.command(

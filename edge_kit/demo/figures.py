@@ -20,39 +20,24 @@ class Answer:
     Attributes:
         name: Its path, relative to the photos' folder.
         truth: Index of its true class.
-        device_label: What the device said at once.
-        cloud_label: What the cloud half says of its features, offloaded or not.
+        halves: What each half says of it; the device's part as it was in the run.
         final_label: The answer that stood in the end; None when none came.
         tier: ``device`` or ``cloud``: who gave that answer.
         offloaded: The device was unsure and sent it.
         entropy: The device's normalized entropy.
         device_ms: From frame to the device's answer; None when it gave none.
         roundtrip_ms: From sending to the cloud's answer; None when there was none.
-        message_bytes: Size of its feature message.
-        jpeg_bytes: Size as JPEG of quality 75.
     """
 
     name: str
     truth: int
-    device_label: int
-    cloud_label: int
-    final_label: int | None
-    tier: str
-    offloaded: bool
-    entropy: float
-    device_ms: float | None
-    roundtrip_ms: float | None
-    message_bytes: int
-    jpeg_bytes: int
-
-    @classmethod
-    def missing(cls, name: str, truth: int, halves: HalfAnswers) -> Answer:
-        """Return what is known of a photo that the device never answered."""
-        r = halves
-        return cls(
-            name, truth, r.device_label, r.cloud_label, None, "device", False, 1.0, None, None,
-            r.message_bytes, r.jpeg_bytes,
-        )  # fmt: skip
+    halves: HalfAnswers
+    final_label: int | None = None
+    tier: str = "device"
+    offloaded: bool = False
+    entropy: float = 1.0
+    device_ms: float | None = None
+    roundtrip_ms: float | None = None
 
 
 @dataclass(frozen=True)
@@ -100,12 +85,12 @@ class Figures:
             "photos": len(self.answers),
             "device_share": 1 - len(sent) / len(self.answers),
             "accuracy": {
-                "device": self.accuracy(lambda a: a.device_label),
-                "cloud": self.accuracy(lambda a: a.cloud_label),
+                "device": self.accuracy(lambda a: a.halves.device_label),
+                "cloud": self.accuracy(lambda a: a.halves.cloud_label),
                 "hybrid": self.accuracy(lambda a: a.final_label),
             },
-            "bytes_per_offloaded": _mean([a.message_bytes for a in sent]),
-            "jpeg_bytes": _mean([a.jpeg_bytes for a in self.answers]),
+            "bytes_per_offloaded": _mean([a.halves.message_bytes for a in sent]),
+            "jpeg_bytes": _mean([a.halves.jpeg_bytes for a in self.answers]),
             "latency_ms": {
                 "device_p50": _percentile(device, 50),
                 "device_p95": _percentile(device, 95),

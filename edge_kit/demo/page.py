@@ -97,8 +97,9 @@ def _times(what: str, latency: Mapping[str, Any], key: str) -> tuple[str, str, s
 
 
 def _photo(answer: Answer, data: bytes, figures: Figures) -> Photo:
-    final = answer.device_label if answer.final_label is None else answer.final_label
-    said = [("device", answer.device_label), *([("cloud", final)] if answer.offloaded else [])]
+    device = answer.halves.device_label
+    final = device if answer.final_label is None else answer.final_label
+    said = [("device", device), *([("cloud", final)] if answer.offloaded else [])]
     answers = [
         (who, Cell(figures.classes[label], "good" if label == answer.truth else "bad"))
         for who, label in said

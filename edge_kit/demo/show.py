@@ -6,7 +6,7 @@ import os
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -146,21 +146,19 @@ def _answer(
 ) -> Answer:
     name = photo.path.relative_to(root).as_posix()
     if first is None or last is None:
-        return Answer.missing(name, photo.label, halves)
+        return Answer(name, photo.label, halves)
+    sent = first["bytes_sent"] or halves.message_bytes
     final = last["status"] != "provisional"
     return Answer(
-        name=name,
-        truth=photo.label,
-        device_label=first["label"],
-        cloud_label=halves.cloud_label,
+        name,
+        photo.label,
+        replace(halves, device_label=first["label"], message_bytes=sent),
         final_label=last["label"] if final else None,
         tier=last["tier"],
         offloaded=first["sample"] is not None,
         entropy=first["entropy"],
         device_ms=first["latency_ms"],
         roundtrip_ms=last["round_trip_ms"],
-        message_bytes=first["bytes_sent"] or halves.message_bytes,
-        jpeg_bytes=halves.jpeg_bytes,
     )
 
 

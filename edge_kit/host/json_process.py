@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from edge_kit.host.child_process import ChildError, end_child, end_with_parent, last_words
@@ -96,12 +95,7 @@ class Child:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.stop()
 
     def _next(self, timeout_s: float) -> dict[str, Any] | None:

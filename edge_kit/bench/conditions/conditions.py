@@ -7,16 +7,20 @@ import resource
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
-from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-from edge_kit.bench.conditions.state import BoardState, busy_seconds, read_governor, read_state
-from edge_kit.bench.conditions.throttling import Throttling
+from edge_kit.bench.conditions.state import (
+    BoardState,
+    Throttling,
+    busy_seconds,
+    read_governor,
+    read_state,
+)
 
-__all__ = ["BoardMonitor", "Conditions"]
+__all__ = ["BoardMonitor", "Conditions", "During"]
 
 INTERVAL_S = 1.0
 # Other programs that together take more than this share of all cores disturb a measurement.
@@ -24,87 +28,130 @@ MOST_OTHER_LOAD = 0.1
 
 
 @dataclass(frozen=True)
+class During:
+    """The looks at the board while it worked, together; empty or None where it does not tell.
+
+    Attributes:
+        looks: How many, one a second; at least one.
+        temperature_max_c: Highest temperature, the looks before and after included.
+        clock_min_mhz: Lowest clock.
+        clock_max_mhz: Highest clock.
+        throttled: A Raspberry Pi's bits that were set at any look, as `BoardState.throttled`.
+        throttled_now: What the lower ones say, in words.
+        temperatures_c: One a look.
+        clocks_mhz: One a look.
+    """
+
+    looks: int = 0
+    temperature_max_c: float | None = None
+    clock_min_mhz: float | None = None
+    clock_max_mhz: float | None = None
+    throttled: str | None = None
+    throttled_now: tuple[str, ...] = ()
+    temperatures_c: tuple[float | None, ...] = ()
+    clocks_mhz: tuple[float | None, ...] = ()
+
+    @classmethod
+    def of(cls, before: BoardState, looks: Sequence[BoardState], after: BoardState) -> During:
+        """Put looks together."""
+        around = (before, *looks, after)
+        heat = [s.temperature_c for s in around if s.temperature_c is not None]
+        clocks = [s.clock_mhz for s in looks if s.clock_mhz is not None]
+        bits = [s.throttling.bits for s in looks if s.throttling is not None]
+        seen = Throttling(reduce(or_, bits)) if bits else None
+        return cls(
+            looks=len(looks),
+            temperature_max_c=max(heat, default=None),
+            clock_min_mhz=min(clocks, default=None),
+            clock_max_mhz=max(clocks, default=None),
+            throttled=str(seen) if seen else None,
+            throttled_now=seen.now if seen else (),
+            temperatures_c=tuple(s.temperature_c for s in looks) if heat else (),
+            clocks_mhz=tuple(s.clock_mhz for s in looks) if clocks else (),
+        )
+
+
+@dataclass(frozen=True)
 class Conditions:
-    """What the board went through.
+    """What the board went through; without arguments, those of a run that never started.
 
     Attributes:
         before: Just before.
-        during: Looks during it, one a second; at least one.
+        during: Looks during it.
         after: Just after.
         governor: What chooses the clock.
         other_load: Cores that other programs kept busy, on average; None where unknown.
         cores: Cores of the machine.
         wall_s: How long it took.
         look_ms: CPU time of one look in this process, mean, milliseconds; None where not measured.
+        throttled: Why this measurement shows a slower board than there is; empty when it does not.
+        disturbed: Other programs took so much of the machine that the figures are theirs too.
+        marks: Sentences for people about what spoils this measurement.
     """
 
-    before: BoardState
-    during: Sequence[BoardState]
-    after: BoardState
-    governor: str
-    other_load: float | None
-    cores: int
-    wall_s: float
+    before: BoardState = field(default_factory=BoardState)
+    during: During = field(default_factory=During)
+    after: BoardState = field(default_factory=BoardState)
+    governor: str = ""
+    other_load: float | None = None
+    cores: int = 1
+    wall_s: float = 0.0
     look_ms: float | None = None
+    throttled: tuple[str, ...] = ()
+    disturbed: bool = False
+    marks: tuple[str, ...] = ()
 
-    @property
-    def throttled(self) -> tuple[str, ...]:
-        """Why this measurement shows a slower board than there is; empty when it does not."""
-        states = (self.before, *self.during, self.after)
-        bits = [s.throttling for s in states if s.throttling is not None]
-        found = {name for b in bits for name in b.now}
-        if bits:
-            # Between two looks the firmware may have throttled and stopped: the other bits tell.
-            found |= set(bits[-1].since_boot) - set(bits[0].since_boot)
-        if any(s.cooling for s in states):
-            found.add("clock held down by the kernel because of heat")
-        counts = [s.throttle_count for s in states if s.throttle_count is not None]
-        if counts and counts[-1] > counts[0]:
-            found.add("throttled")
-        return tuple(sorted(found))
+    @classmethod
+    def of(
+        cls,
+        states: Sequence[BoardState],
+        other_load: float | None,
+        cores: int,
+        wall_s: float,
+        look_ms: float | None = None,
+    ) -> Conditions:
+        """Judge what was seen.
 
-    @property
-    def disturbed(self) -> bool:
-        """Other programs took so much of the machine that the figures are theirs too."""
-        return self.other_load is not None and self.other_load > MOST_OTHER_LOAD * self.cores
+        Args:
+            states: The look before, those during, at least one, and the look after.
+            other_load: See the attributes, like the rest.
+            cores: Of the machine.
+            wall_s: Seconds.
+            look_ms: Milliseconds.
+        """
+        before, *looks, after = states
+        throttled = _throttled(states)
+        disturbed = other_load is not None and other_load > MOST_OTHER_LOAD * cores
+        marks = [f"throttled: {', '.join(throttled)}"] if throttled else []
+        if disturbed:
+            marks.append(f"disturbed: other programs kept {other_load:.2f} cores busy")
+        return cls(
+            before,
+            During.of(before, looks, after),
+            after,
+            read_governor(),
+            None if other_load is None else round(other_load, 3),
+            cores,
+            round(wall_s, 3),
+            None if look_ms is None else round(look_ms, 3),
+            throttled,
+            disturbed,
+            tuple(marks),
+        )
 
-    @property
-    def marks(self) -> tuple[str, ...]:
-        """Return sentences for people about what spoils this measurement."""
-        marks = [f"throttled: {', '.join(self.throttled)}"] if self.throttled else []
-        if self.disturbed:
-            marks.append(f"disturbed: other programs kept {self.other_load:.2f} cores busy")
-        return tuple(marks)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the documented form."""
-        states = (self.before, *self.during, self.after)
-        heat = [s.temperature for s in states if s.temperature is not None]
-        clocks = [s.clock_mhz for s in self.during if s.clock_mhz is not None]
-        bits = [s.throttling for s in self.during if s.throttling is not None]
-        seen = Throttling(reduce(or_, (b.bits for b in bits))) if bits else None
-        return {
-            "before": self.before.to_json(),
-            "during": {
-                "looks": len(self.during),
-                "temperature_max_c": max(heat, default=None),
-                "clock_min_mhz": min(clocks, default=None),
-                "clock_max_mhz": max(clocks, default=None),
-                "throttled": None if seen is None else f"{seen.bits:#x}",
-                "throttled_now": [] if seen is None else list(seen.now),
-                "temperatures_c": [s.temperature for s in self.during] if heat else [],
-                "clocks_mhz": [s.clock_mhz for s in self.during] if clocks else [],
-            },
-            "after": self.after.to_json(),
-            "governor": self.governor,
-            "other_load": None if self.other_load is None else round(self.other_load, 3),
-            "cores": self.cores,
-            "wall_s": round(self.wall_s, 3),
-            "look_ms": None if self.look_ms is None else round(self.look_ms, 3),
-            "throttled": list(self.throttled),
-            "disturbed": self.disturbed,
-            "marks": list(self.marks),
-        }
+def _throttled(states: Sequence[BoardState]) -> tuple[str, ...]:
+    found = {name for s in states for name in s.throttled_now}
+    bits = [s for s in states if s.throttled is not None]
+    if bits:
+        # Between two looks the firmware may have throttled and stopped: the other bits tell.
+        found |= set(bits[-1].throttled_since_boot) - set(bits[0].throttled_since_boot)
+    if any(s.cooling for s in states):
+        found.add("clock held down by the kernel because of heat")
+    counts = [s.throttle_count for s in states if s.throttle_count is not None]
+    if counts and counts[-1] > counts[0]:
+        found.add("throttled")
+    return tuple(sorted(found))
 
 
 class BoardMonitor:
@@ -127,24 +174,19 @@ class BoardMonitor:
         self._look = look
         self._busy = busy
         self._interval_s = interval_s
-        self._during: list[BoardState] = []
+        self._states: list[BoardState] = []
         self._looked_s = 0.0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._keep_looking, name="board state", daemon=True)
-        self.conditions: Conditions | None = None
+        self.conditions = Conditions()
 
     def __enter__(self) -> Self:
-        self._before = self._look()
+        self._states.append(self._look())
         self._began = time.perf_counter(), self._busy(), _our_seconds()
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._ended.set()
         self._thread.join()
         at, busy, ours = self._began
@@ -153,21 +195,15 @@ class BoardMonitor:
         other = None
         if busy is not None and now is not None and wall > 0:
             other = max(0.0, (now - busy) - (_our_seconds() - ours)) / wall
-        self.conditions = Conditions(
-            before=self._before,
-            during=tuple(self._during),
-            after=self._look(),
-            governor=read_governor(),
-            other_load=other,
-            cores=os.cpu_count() or 1,
-            wall_s=wall,
-            look_ms=self._looked_s / len(self._during) * 1e3 if self._during else None,
-        )
+        looks = len(self._states) - 1
+        self._states.append(self._look())
+        look_ms = self._looked_s / looks * 1e3 if looks else None
+        self.conditions = Conditions.of(self._states, other, os.cpu_count() or 1, wall, look_ms)
 
     def _keep_looking(self) -> None:
         while True:
             began = time.thread_time()
-            self._during.append(self._look())
+            self._states.append(self._look())
             self._looked_s += time.thread_time() - began
             if self._ended.wait(self._interval_s):
                 return

@@ -8,16 +8,59 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from edge_kit.bench.conditions.throttling import Throttling
 from edge_kit.host.board import read_numbers, read_text
 
-__all__ = ["BoardState", "busy_seconds", "read_governor", "read_state"]
+__all__ = ["BoardState", "Throttling", "busy_seconds", "read_governor", "read_state"]
 
 # Below soc/soc:firmware on most; the names of both folders vary with the board.
 _FIRMWARE = "sys/devices/platform/soc*/*firmware/get_throttled"
 _VCGENCMD_S = 5.0
+# Raspberry Pi documentation, vcgencmd get_throttled: bits 0 to 3 tell of now, the same four
+# 16 bits higher of any time since the board started.
+_BITS = ("under-voltage", "clock capped", "throttled", "soft temperature limit")
+_SINCE_BOOT = 16
+
+
+@dataclass(frozen=True)
+class Throttling:
+    """The throttling bits of a Raspberry Pi, such as ``0x50005``."""
+
+    bits: int
+
+    @classmethod
+    def parse(cls, text: str) -> Throttling | None:
+        """Read ``throttled=0x50005`` (vcgencmd) or ``50005`` (sysfs); None for anything else."""
+        try:
+            bits = int(text.strip().rpartition("=")[2], 16)
+        except ValueError:
+            return None
+        return cls(bits) if bits >= 0 else None
+
+    @property
+    def now(self) -> tuple[str, ...]:
+        """What holds at this moment."""
+        return tuple(name for bit, name in enumerate(_BITS) if self.bits >> bit & 1)
+
+    @property
+    def since_boot(self) -> tuple[str, ...]:
+        """What held at any time since the board started."""
+        return tuple(name for bit, name in enumerate(_BITS) if self.bits >> bit + _SINCE_BOOT & 1)
+
+    def __str__(self) -> str:
+        """Return the number as the firmware writes it."""
+        return f"{self.bits:#x}"
+
+    def sentence(self) -> str:
+        """Return both for people."""
+        now, before = " and ".join(self.now), " and ".join(self.since_boot)
+        if not self.bits:
+            return "never throttled since boot"
+        if self.now == self.since_boot:
+            return f"{now}, now and since boot"
+        if not now:
+            return f"{before} since boot, not now"
+        return f"{now} now; {before or 'nothing'} since boot"
 
 
 @dataclass(frozen=True)
@@ -25,31 +68,27 @@ class BoardState:
     """One look at the board; None where it does not tell.
 
     Attributes:
-        temperature: Hottest zone, degrees Celsius.
+        temperature_c: Hottest zone, degrees Celsius.
         clock_mhz: Mean of the cores' clocks.
-        throttling: A Raspberry Pi's bits.
+        throttled: A Raspberry Pi's bits, such as ``0x50005``.
+        throttled_now: What the lower ones say, in words.
+        throttled_since_boot: What the upper ones say.
         cooling: The kernel holds the cores' clock down because of heat.
         throttle_count: How often x86 cores throttled since boot, added up.
     """
 
-    temperature: float | None = None
+    temperature_c: float | None = None
     clock_mhz: float | None = None
-    throttling: Throttling | None = None
+    throttled: str | None = None
+    throttled_now: tuple[str, ...] = ()
+    throttled_since_boot: tuple[str, ...] = ()
     cooling: bool | None = None
     throttle_count: int | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the documented form."""
-        bits = self.throttling
-        return {
-            "temperature_c": self.temperature,
-            "clock_mhz": self.clock_mhz,
-            "throttled": None if bits is None else f"{bits.bits:#x}",
-            "throttled_now": [] if bits is None else list(bits.now),
-            "throttled_since_boot": [] if bits is None else list(bits.since_boot),
-            "cooling": self.cooling,
-            "throttle_count": self.throttle_count,
-        }
+    @property
+    def throttling(self) -> Throttling | None:
+        """The bits as a number."""
+        return Throttling.parse(self.throttled or "")
 
 
 def read_state(root: Path = Path("/"), vcgencmd: Callable[[], str] | None = None) -> BoardState:
@@ -64,12 +103,14 @@ def read_state(root: Path = Path("/"), vcgencmd: Callable[[], str] | None = None
     clocks = read_numbers(root, "sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_cur_freq")
     counts = read_numbers(root, "sys/devices/system/cpu/cpu*/thermal_throttle/core_throttle_count")
     told = "".join(read_text(file) for file in list(root.glob(_FIRMWARE))[:1])
-    text = told or (vcgencmd or _ask_firmware)()
+    bits = Throttling.parse(told or (vcgencmd or _ask_firmware)())
     return BoardState(
         # Millidegrees and kHz: Documentation/ABI/testing/sysfs-class-thermal and cpu-freq
-        temperature=round(max(zones) / 1000, 1) if zones else None,
+        temperature_c=round(max(zones) / 1000, 1) if zones else None,
         clock_mhz=round(sum(clocks) / len(clocks) / 1000, 1) if clocks else None,
-        throttling=Throttling.parse(text),
+        throttled=str(bits) if bits else None,
+        throttled_now=bits.now if bits else (),
+        throttled_since_boot=bits.since_boot if bits else (),
         cooling=_cooling(root),
         throttle_count=sum(counts) if counts else None,
     )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from edge_kit.bench.conditions.conditions import Conditions
 from edge_kit.bench.measure.latency import Latency
 from edge_kit.bench.measure.score import LabelledSet, Score
 from edge_kit.bundle.split import EngineFile
@@ -132,7 +132,7 @@ class Measurement:
         top1_answers: Class index that each of them got, in the order of `LabelledSet.labels`.
         pipeline: None when it was not asked for.
         layers: Slowest first; None where the engine tells nothing, or it was not asked for.
-        conditions: The JSON form of `Conditions`.
+        conditions: What the board went through; in JSON an empty object when nothing was started.
         skipped: What was left out here and why, as sentences.
         clock_us: What taking the time added to each call, microseconds; None where not measured.
     """
@@ -154,11 +154,12 @@ class Measurement:
     top1_answers: tuple[int, ...] = ()
     pipeline: Pipeline | None = None
     layers: tuple[Layer, ...] | None = None
-    conditions: Mapping[str, Any] = field(default_factory=dict)
+    conditions: Conditions = field(default_factory=Conditions)
     skipped: tuple[str, ...] = ()
     clock_us: float | None = None
 
-    @property
-    def marks(self) -> tuple[str, ...]:
-        """What spoils these figures, as sentences."""
-        return tuple(self.conditions.get("marks", ()))
+    def __post_init__(self) -> None:
+        """Refuse answers to other photos than those named; a file may have been edited."""
+        asked = len(self.top1_set.labels) if self.top1_set else 0
+        if len(self.top1_answers) != asked:
+            raise ValueError(f"{len(self.top1_answers)} top1_answers to {asked} labelled photos")

@@ -25,6 +25,11 @@ class Score:
     low: float
     high: float
 
+    def __post_init__(self) -> None:
+        """Refuse no photos, which have no share."""
+        if self.total < 1:
+            raise ValueError("total must be at least 1")
+
     @classmethod
     def of(cls, right: int, total: int) -> Score:
         """Count, and add the interval."""

@@ -48,9 +48,7 @@ def measure_in_child(
     board = monitor()
     with board:
         found = _run(argv, configuration, effort.timeout_s(bundle))
-    conditions = board.conditions
-    assert conditions is not None
-    return replace(found, conditions=conditions.to_json())
+    return replace(found, conditions=board.conditions)
 
 
 def _command(bundle: Bundle, file: EngineFile, threads: int, effort: Effort) -> list[str]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from edge_kit.bench.conditions.throttling import Throttling
+from edge_kit.bench.conditions.state import Throttling
 from edge_kit.bench.measure.measurement import Measurement
 
 __all__ = ["background"]
@@ -19,7 +18,7 @@ def background(measurements: Sequence[Measurement]) -> list[tuple[str, ...]]:
 
     Empty when it tells nothing. The first column names the measurement, the last is text.
     """
-    rows = [_row(m) for m in measurements if m.conditions]
+    rows = [_row(m) for m in measurements if m.conditions.during.looks]
     told = [i for i in range(1, len(_HEAD)) if any(r[i] for r in rows)]
     if not told:
         return []
@@ -27,25 +26,25 @@ def background(measurements: Sequence[Measurement]) -> list[tuple[str, ...]]:
 
 
 def _row(m: Measurement) -> tuple[str, ...]:
-    before, during, after = (m.conditions.get(k) or {} for k in ("before", "during", "after"))
+    before, during, after = m.conditions.before, m.conditions.during, m.conditions.after
     values = (
-        before.get("temperature_c"), during.get("temperature_max_c"), after.get("temperature_c"),
-        before.get("clock_mhz"), during.get("clock_min_mhz"), during.get("clock_max_mhz"),
-        after.get("clock_mhz"),
+        before.temperature_c, during.temperature_max_c, after.temperature_c,
+        before.clock_mhz, during.clock_min_mhz, during.clock_max_mhz, after.clock_mhz,
     )  # fmt: skip
-    load = m.conditions.get("other_load")
+    load = m.conditions.other_load
     cells = ["" if v is None else str(v) for v in values]
     cells.append("" if load is None else f"{load:.2f}")
-    return (m.configuration.full_title, *cells, _bits(before, during, after))
+    bits = _bits(before.throttled, during.throttled, after.throttled)
+    return (m.configuration.full_title, *cells, bits)
 
 
-def _bits(*states: Mapping[str, Any]) -> str:
+def _bits(*states: str | None) -> str:
     """Return a Raspberry Pi's bits in words: what is equal is said once, zeros only alone."""
     said: dict[str, list[str]] = {}
     for when, state in zip(("before", "during", "after"), states, strict=True):
-        bits = Throttling.parse(str(state.get("throttled") or ""))
+        bits = Throttling.parse(state or "")
         if bits is not None:
-            said.setdefault(f"{bits.bits:#x}: {bits.sentence()}", []).append(when)
+            said.setdefault(f"{bits}: {bits.sentence()}", []).append(when)
     if len(said) == 1:
         return next(iter(said))
     told = ((text, when) for text, when in said.items() if not text.startswith("0x0:"))

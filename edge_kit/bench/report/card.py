@@ -32,7 +32,7 @@ def row(measurement: Measurement) -> tuple[str, ...]:
         f"{c.size_bytes / 1e3:.0f}",
         _share(m.top1),
         f"{m.pipeline.fps:.1f}" if m.pipeline else "",
-        "; ".join(m.marks),
+        "; ".join(m.conditions.marks),
     )
 
 
@@ -84,7 +84,7 @@ def facts(report: BenchReport) -> list[tuple[str, str]]:
     board, effort = report.board, report.effort
     when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(report.measured_at))
     runtimes = dict.fromkeys(m.runtime for m in report.measurements if m.runtime)
-    governors = dict.fromkeys(str(m.conditions.get("governor", "")) for m in report.measurements)
+    governors = dict.fromkeys(m.conditions.governor for m in report.measurements)
     cores = f"{board.get('cores')} cores"
     software = [f"edge-kit {report.version}, Python {board.get('python')}", *runtimes]
     return [
@@ -105,11 +105,11 @@ def notes(report: BenchReport) -> list[str]:
     said += [f"top-1: {title}, 95 % interval in brackets" for title in sets]
     said += dict.fromkeys(why for m in report.measurements for why in m.skipped)
     said += _overhead(report.measurements)
-    heat = [t for m in report.measurements for t in _temperatures(m)]
-    if heat:
+    conditions = [m.conditions for m in report.measurements]
+    warmest = ((c.before.temperature_c, c.during.temperature_max_c) for c in conditions)
+    if heat := [t for pair in warmest for t in pair if t is not None]:
         said.append(f"hottest {max(heat):.1f} °C, coolest {min(heat):.1f} °C")
-    before = {w for m in report.measurements for w in _since_boot(m)}
-    if before:
+    if before := {words for c in conditions for words in c.after.throttled_since_boot}:
         said.append(f"since the board started: {', '.join(sorted(before))}")
     trip = report.round_trip
     if trip is None:
@@ -141,7 +141,7 @@ def _overhead(measurements: Sequence[Measurement]) -> list[str]:
         (m.clock_us, m.clock_us / 10 / m.inference.p50)
         for m in measurements if m.clock_us is not None and m.inference and m.inference.p50
     ]  # fmt: skip
-    looks = [float(t) for m in measurements if (t := m.conditions.get("look_ms")) is not None]
+    looks = [m.conditions.look_ms for m in measurements if m.conditions.look_ms is not None]
     said = []
     if clocks:
         most, share = max(us for us, _ in clocks), max(percent for _, percent in clocks)
@@ -149,18 +149,6 @@ def _overhead(measurements: Sequence[Measurement]) -> list[str]:
     if looks:
         said.append(f"a look at the board, once a second, takes {max(looks):.1f} ms of a core")
     return [f"the benchmark's own cost: {'; '.join(said)}"] if said else []
-
-
-def _temperatures(m: Measurement) -> list[float]:
-    said = (
-        m.conditions.get("before", {}).get("temperature_c"),
-        m.conditions.get("during", {}).get("temperature_max_c"),
-    )
-    return [float(t) for t in said if t is not None]
-
-
-def _since_boot(m: Measurement) -> list[str]:
-    return [str(w) for w in m.conditions.get("after", {}).get("throttled_since_boot", [])]
 
 
 def _share(score: Score | None) -> str:

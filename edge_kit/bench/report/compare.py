@@ -140,8 +140,8 @@ def _unfit(m: Measurement) -> str:
     """Return why a measurement says nothing about its board."""
     if m.inference is None:
         return f"failed: {m.error}"
-    if m.marks:
-        return "; ".join(m.marks)
+    if m.conditions.marks:
+        return "; ".join(m.conditions.marks)
     if m.inference.count < FEWEST_CALLS:
         return f"only {m.inference.count} calls, fewer than {FEWEST_CALLS}"
     return ""

@@ -50,7 +50,7 @@ def _name(m: Measurement) -> str:
 
 
 def _problems(m: Measurement) -> Sequence[str]:
-    return [*([f"failed: {m.error}"] if m.error else []), *m.marks]
+    return [*([f"failed: {m.error}"] if m.error else []), *m.conditions.marks]
 
 
 def _figures(m: Measurement) -> Sequence[str | Cell]:
@@ -148,7 +148,7 @@ def _heat(measurements: Sequence[Measurement]) -> list[Section]:
     for key, title, unit in (
         ("temperatures_c", "Temperature", "°C"), ("clocks_mhz", "Clock", "MHz"),
     ):  # fmt: skip
-        looks = [(_name(m), m.conditions.get("during", {}).get(key, ())) for m in measurements]
+        looks = [(_name(m), getattr(m.conditions.during, key)) for m in measurements]
         known = [(name, seen) for name, values in looks if (seen := [v for v in values if v])]
         if known:
             drawing = _series(known, "second", unit, from_zero=False)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from edge_kit.bench.conditions.conditions import Conditions
 from edge_kit.bench.measure.measurement import Measurement
 from edge_kit.bench.measure.roundtrip import RoundTrip
 from edge_kit.errors import UsageError
@@ -77,7 +78,12 @@ class BenchReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return the documented form."""
-        return {"kind": KIND, "schema": SCHEMA, **to_json(self)}
+        data = to_json(self)
+        not_started = to_json(Conditions())
+        for m in data["measurements"]:
+            if m["conditions"] == not_started:
+                m["conditions"] = {}
+        return {"kind": KIND, "schema": SCHEMA, **data}
 
     @classmethod
     def read(cls, path: Path) -> BenchReport:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from edge_kit.bench import BenchReport
-from edge_kit.bench.conditions.conditions import BoardMonitor
-from edge_kit.bench.conditions.state import BoardState
-from edge_kit.bench.conditions.throttling import Throttling
+from edge_kit.bench.conditions.conditions import BoardMonitor, Conditions, During
+from edge_kit.bench.conditions.state import BoardState, Throttling
 from edge_kit.bench.measure.latency import Latency
 from edge_kit.bench.measure.measurement import Configuration, Measurement
 from edge_kit.bench.measure.roundtrip import RoundTrip
@@ -19,12 +20,23 @@ TRIP = RoundTrip("mqtt://b", "onnx", 1, 3, 3, 98.0, Latency.of([0.01]))
 
 def quiet() -> BoardMonitor:
     """Return a monitor of a board on which nothing happens."""
-    return BoardMonitor(lambda: BoardState(temperature=40.0), lambda: 0.0)
+    return BoardMonitor(lambda: BoardState(temperature_c=40.0), lambda: 0.0)
+
+
+def pi_bits(number, cooling=None, throttle_count=None) -> BoardState:
+    """Return a look at a Raspberry Pi that tells nothing but its throttling bits."""
+    bits = Throttling(number)
+    return BoardState(None, None, str(bits), bits.now, bits.since_boot, cooling, throttle_count)
+
+
+def marked(sentence) -> Conditions:
+    """Return conditions that spoil a measurement."""
+    return Conditions(during=During(looks=1), marks=(sentence,))
 
 
 def throttled() -> BoardMonitor:
     """Return a monitor of a hot Raspberry Pi on a weak power supply."""
-    state = BoardState(61.5, 1400.0, Throttling(0x50005), True, 3)
+    state = replace(pi_bits(0x50005, True, 3), temperature_c=61.5, clock_mhz=1400.0)
     return BoardMonitor(lambda: state, lambda: 0.0)
 
 

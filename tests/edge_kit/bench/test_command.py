@@ -17,7 +17,7 @@ from edge_kit.bench.measure.trial import measure_in_child
 from edge_kit.cli import cli
 from edge_kit.errors import EdgeKitError
 from edge_kit.terminal.command_line import run_group
-from tests.edge_kit.bench.samples import answered, report_of, throttled
+from tests.edge_kit.bench.samples import answered, marked, report_of, throttled
 from tests.support.labelled import add_reference
 from tests.support.schema import problems
 from tests.support.tiny import make_bundle
@@ -70,7 +70,7 @@ def test_json_is_one_object_that_compare_reads(both, tmp_path, capsys):
     assert [m["configuration"]["threads"] for m in data["measurements"]] == [2, 1]
     # What other tests do meanwhile may disturb the runs; here that is beside the point.
     for m in data["measurements"]:
-        m["conditions"] |= {"marks": [], "throttled": "", "disturbed": False}
+        m["conditions"] |= {"marks": [], "throttled": [], "disturbed": False}
     first, second = tmp_path / "a.json", tmp_path / "b.json"
     first.write_text(json.dumps(data))
     second.write_text(json.dumps(data))
@@ -89,9 +89,8 @@ def test_json_is_one_object_that_compare_reads(both, tmp_path, capsys):
 
 
 def test_compare_says_when_only_top1_is_ranked(tmp_path, capsys):
-    marks = {"conditions": {"marks": ["disturbed: other programs"]}}
     for name in ("a", "b"):
-        report = report_of(answered(1, **marks))
+        report = report_of(answered(1, conditions=marked("disturbed: other programs")))
         (tmp_path / f"{name}.json").write_text(json.dumps(report.to_json()))
     assert call("compare", tmp_path / "a.json", tmp_path / "b.json") == 0
     said = capsys.readouterr()

@@ -13,7 +13,7 @@ from edge_kit.bench.report.accuracy import better
 from edge_kit.bench.report.compare import compare
 from edge_kit.bench.report.ranking import ranking
 from edge_kit.errors import UsageError
-from tests.edge_kit.bench.samples import ONE, answered, measured, report_of
+from tests.edge_kit.bench.samples import ONE, answered, marked, measured, report_of
 
 
 def ranks(found):
@@ -72,7 +72,7 @@ def test_two_files_of_one_bundle_are_not_ranked():
 
 
 def test_run_alone_beside_marked_runs_is_not_ranked():
-    spoiled = report_of(measured(5, conditions={"marks": ["throttled: under-voltage"]}))
+    spoiled = report_of(measured(5, conditions=marked("throttled: under-voltage")))
     found = compare({"a": report_of(measured(10)), "b": spoiled})
     assert ranks(found) == [[("a", None), ("b", None)]]
     assert found.groups[0].entries[0].unfit == "nothing fit to be ranked against it"
@@ -81,8 +81,8 @@ def test_run_alone_beside_marked_runs_is_not_ranked():
 @pytest.mark.parametrize(
     ("spoiled", "why"),
     [
-        (measured(5, conditions={"marks": ["throttled: under-voltage"]}), "throttled"),
-        (measured(5, conditions={"marks": ["disturbed: other programs"]}), "disturbed"),
+        (measured(5, conditions=marked("throttled: under-voltage")), "throttled"),
+        (measured(5, conditions=marked("disturbed: other programs")), "disturbed"),
         (measured(5, calls=19), "only 19 calls"),
         (Measurement(ONE, error="it died"), "failed: it died"),
     ],
@@ -142,7 +142,7 @@ def test_difference_of_two_photos_shares_a_rank():
 
 
 def test_top1_on_other_photos_is_not_ranked():
-    other = report_of(answered(0, name="b" * 64, conditions={"marks": ["throttled: x"]}))
+    other = report_of(answered(0, name="b" * 64, conditions=marked("throttled: x")))
     found = compare({"a": report_of(answered(12)), "b": other})
     assert len(found.accuracy) == 2 and not found.ranked
     for group in found.accuracy:
@@ -166,7 +166,7 @@ def test_top1_on_unknown_photos_is_not_ranked():
 
 
 def test_top1_is_ranked_across_models_and_marked_runs():
-    hot = answered(2, conditions={"marks": ["throttled: under-voltage"]})
+    hot = answered(2, conditions=marked("throttled: under-voltage"))
     found = compare({"old": report_of(answered(15)), "new": report_of(hot, model="bb" * 32)})
     assert [(e.label, e.rank) for e in found.accuracy[0].entries] == [("new", 1), ("old", 2)]
     assert found.ranked and not found.speed_ranked

@@ -8,8 +8,15 @@ import threading
 import pytest
 
 from edge_kit.bench.conditions.conditions import BoardMonitor, Conditions
-from edge_kit.bench.conditions.state import BoardState, busy_seconds, read_governor, read_state
-from edge_kit.bench.conditions.throttling import Throttling
+from edge_kit.bench.conditions.state import (
+    BoardState,
+    Throttling,
+    busy_seconds,
+    read_governor,
+    read_state,
+)
+from edge_kit.records import to_json
+from tests.edge_kit.bench.samples import pi_bits
 
 
 @pytest.mark.parametrize(
@@ -69,8 +76,7 @@ def pi(root, throttled="0"):
 
 def test_state_of_a_raspberry_pi_is_read(tmp_path):
     state = read_state(pi(tmp_path, "50005"), vcgencmd=lambda: pytest.fail("the file is there"))
-    assert state == BoardState(51.0, 1200.0, Throttling(0x50005), False, None)
-    assert state.to_json() == {
+    assert to_json(state) == {
         "temperature_c": 51.0,
         "clock_mhz": 1200.0,
         "throttled": "0x50005",
@@ -104,7 +110,7 @@ def test_vcgencmd_on_the_path_is_run(tmp_path, monkeypatch, script, found):
 def test_machine_without_sensors_has_an_empty_state(tmp_path):
     state = read_state(tmp_path, vcgencmd=lambda: "")
     assert state == BoardState()
-    assert state.to_json()["throttled_now"] == []
+    assert state.throttled_now == ()
     assert (read_governor(tmp_path), busy_seconds(tmp_path)) == ("", None)
 
 
@@ -122,8 +128,8 @@ def test_busy_seconds_count_stolen_time_but_not_waiting(tmp_path, monkeypatch):
 
 
 def conditions(*throttled, other=0.0, **state):
-    states = [BoardState(throttling=Throttling(t), **state) for t in throttled]
-    return Conditions(states[0], states, states[-1], "", other, 4, 1.0)
+    states = [pi_bits(t, **state) for t in throttled]
+    return Conditions.of([states[0], *states, states[-1]], other, 4, 1.0)
 
 
 def test_throttling_before_the_run_does_not_mark_it():
@@ -147,8 +153,8 @@ def test_run_that_throttled_is_marked(bits, why):
 def test_cooling_and_x86_counters_mark_a_run():
     assert "because of heat" in conditions(0, 0, cooling=True).marks[0]
     before, after = BoardState(throttle_count=5), BoardState(throttle_count=6)
-    assert Conditions(before, [], after, "", None, 4, 1.0).throttled == ("throttled",)
-    assert Conditions(before, [], before, "", None, 4, 1.0).throttled == ()
+    assert Conditions.of([before, after], None, 4, 1.0).throttled == ("throttled",)
+    assert Conditions.of([before, before], None, 4, 1.0).throttled == ()
 
 
 def test_other_load_above_a_tenth_of_the_machine_disturbs():
@@ -163,19 +169,17 @@ def test_monitor_looks_before_during_and_after():
         number = next(numbers)
         if number >= 3:
             seen.set()
-        return BoardState(temperature=40.0 + number)
+        return BoardState(temperature_c=40.0 + number)
 
     busy = iter((100.0, 1e6))
     with BoardMonitor(look, lambda: next(busy), interval_s=0.001) as monitor:
         assert seen.wait(30)
     found = monitor.conditions
-    assert found.before.temperature == 40.0
-    assert len(found.during) >= 3
-    assert found.after.temperature > max(s.temperature for s in found.during)
+    assert found.before.temperature_c == 40.0
+    assert found.during.looks == len(found.during.temperatures_c) >= 3
+    assert found.after.temperature_c > max(found.during.temperatures_c)
+    assert found.during.temperature_max_c == found.after.temperature_c
     assert found.disturbed
-    data = found.to_json()
-    assert data["during"]["temperature_max_c"] == found.after.temperature
-    assert data["during"]["looks"] == len(found.during)
 
 
 def test_own_work_is_not_other_load():

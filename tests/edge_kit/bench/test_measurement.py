@@ -80,7 +80,7 @@ def test_every_configuration_is_measured(report):
         assert m.init_ms > 0 and m.import_ms > 0 and m.first_inference_ms > 0
         assert 0 < m.memory.baseline < m.memory.peak
         assert m.configuration.size_bytes > 0
-        assert m.marks == ()
+        assert m.conditions.marks == ()
     assert report.measurements[0].runtime.startswith("onnxruntime ")
     assert "lite" in report.measurements[2].runtime
     assert report.fastest in report.measurements
@@ -169,7 +169,7 @@ def test_failed_engine_leaves_its_reason(both):
     )
     assert found.inference is None
     assert "failed with status 1 (no such wheel)" in found.error
-    assert found.conditions["before"]["temperature_c"] == 40.0
+    assert found.conditions.before.temperature_c == 40.0
 
 
 def test_child_that_hangs_is_given_up(both, monkeypatch):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from edge_kit.bench import BenchPlan, BenchReport, Effort, run_plan
+from edge_kit.bench.conditions.conditions import Conditions, During
 from edge_kit.bench.measure.measurement import Measurement
 from edge_kit.bench.measure.trial import measure_in_child
 from edge_kit.bench.report.background import background
@@ -17,8 +19,10 @@ from edge_kit.bench.report.card import HEAD, card, table
 from edge_kit.bench.report.compare import compare
 from edge_kit.bench.report.page import page
 from edge_kit.bench.report.ranking import ranking
+from edge_kit.cli import cli
 from edge_kit.errors import UsageError
-from tests.edge_kit.bench.samples import TRIP, throttled
+from edge_kit.terminal.command_line import run_group
+from tests.edge_kit.bench.samples import TRIP, pi_bits, throttled
 from tests.support.html import assert_standalone
 from tests.support.schema import problems
 from tests.system.test_docs import keys
@@ -65,12 +69,29 @@ def test_unusable_file_is_refused_in_one_sentence(tmp_path, text, why):
         BenchReport.read(file)
 
 
-def test_wrong_value_is_refused_with_its_place(report, tmp_path):
-    data = copy.deepcopy(report.to_json())
-    data["measurements"][1]["inference_ms"]["p50"] = "fast"
-    (tmp_path / "a.json").write_text(json.dumps(data))
-    with pytest.raises(UsageError, match=r"measurements\[1\].inference_ms.p50 must be a number"):
-        BenchReport.read(tmp_path / "a.json")
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"inference_ms": None, "error": 3}, r"\.error must be a string, not 3"),
+        ({"conditions": []}, r"\.conditions must be an object"),
+        ({"conditions": {"marks": None}}, r"\.conditions\.marks must be a list, not None"),
+        ({"conditions": {"marks": [1]}}, r"\.conditions\.marks\[0\] must be a string, not 1"),
+        ({"conditions": {"during": {"looks": "x"}}}, r"\.during\.looks must be a whole number"),
+        ({"conditions": {"after": 3}}, r"\.conditions\.after must be an object"),
+        ({"top1": {"right": 0, "total": 0, "low": 0, "high": 1}}, "total must be at least 1"),
+        ({"top1_answers": [0]}, "1 top1_answers to 3 labelled photos"),
+    ],
+)
+def test_file_edited_by_hand_is_refused_with_the_place(report, tmp_path, capsys, change, why):
+    data = report.to_json()
+    data["measurements"][1] |= change
+    files = tmp_path / "a.json", tmp_path / "b.json"
+    for file in files:
+        file.write_text(json.dumps(data))
+    assert run_group(cli, "edge-kit", ["bench", "compare", *map(str, files)]) == 2
+    said = capsys.readouterr().err
+    assert re.search(rf"a\.json: measurements\[1\].*{why}", said)
+    assert "Traceback" not in said
 
 
 def test_json_follows_the_schema(report, tmp_path):
@@ -138,9 +159,7 @@ def test_background_shows_state_before_during_and_after(report):
 
 def test_background_tells_changing_throttling_bits_apart(report):
     first = report.measurements[0]
-    conditions = copy.deepcopy(dict(first.conditions))
-    conditions["before"]["throttled"] = "0x0"
-    conditions["after"]["throttled"] = "0x50000"
+    conditions = replace(first.conditions, before=pi_bits(0), after=pi_bits(0x50000))
     (_, row) = background([replace(first, conditions=conditions)])
     assert row[-1] == (
         "during 0x50005: under-voltage and throttled, now and since boot; "
@@ -149,7 +168,7 @@ def test_background_tells_changing_throttling_bits_apart(report):
 
 
 def test_background_of_a_board_without_sensors_is_empty(report):
-    nothing = {"before": {}, "during": {}, "after": {}, "other_load": None}
+    nothing = Conditions(during=During(looks=1))
     assert background([replace(report.measurements[0], conditions=nothing)]) == []
 
 
@@ -175,7 +194,7 @@ def test_page_is_standalone_and_shows_marks(report):
     assert "edge-kit bench: Pi &lt;4&gt;" in html
     assert "1 thread: throttled: clock held down" in html and "failed: &lt;died&gt;" in html
     assert html.count("<svg") == 6
-    quiet = replace(first, conditions={**first.conditions, "marks": []})
+    quiet = replace(first, conditions=replace(first.conditions, marks=()))
     assert "Not to be trusted" not in page(replace(report, measurements=(quiet,)))
 
 

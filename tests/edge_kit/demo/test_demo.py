@@ -70,13 +70,9 @@ def test_second_pass_answers_for_each_half(photos, bundle_path):
     assert done[-1] == len(found)
 
 
-def answer(like=None, **changes) -> Answer:
-    plain = {
-        "name": "red/a.png", "truth": 0, "device_label": 0, "cloud_label": 0, "final_label": 0,
-        "tier": "device", "offloaded": False, "entropy": 0.1, "device_ms": 2.0,
-        "roundtrip_ms": None, "message_bytes": 100, "jpeg_bytes": 1000,
-    }  # fmt: skip
-    return Answer(**(plain | (like or {}) | changes))
+def answer(like=None, device=0, cloud=0, size=100, **changes) -> Answer:
+    plain = {"final_label": 0, "entropy": 0.1, "device_ms": 2.0} | (like or {}) | changes
+    return Answer("red/a.png", 0, HalfAnswers(device, cloud, size, 1000), **plain)
 
 
 SENT = {"offloaded": True, "tier": "cloud", "roundtrip_ms": 10.0, "entropy": 0.9}
@@ -89,9 +85,9 @@ def figures(*answers: Answer, duplicates: int = 0) -> Figures:
 def test_figures_count_answers_by_half():
     f = figures(
         answer(),
-        answer(device_label=1, final_label=1, cloud_label=0, device_ms=4.0),
-        answer(SENT, device_label=2, message_bytes=60),
-        answer(SENT, cloud_label=1, final_label=1, roundtrip_ms=30.0, message_bytes=80),
+        answer(device=1, final_label=1, device_ms=4.0),
+        answer(SENT, device=2, size=60),
+        answer(SENT, cloud=1, size=80, final_label=1, roundtrip_ms=30.0),
     ).to_json()
     assert f["photos"] == 4
     assert f["device_share"] == 0.5
@@ -108,7 +104,7 @@ def test_figures_count_answers_by_half():
     [
         answer(final_label=None),
         answer(SENT, tier="device"),
-        Answer.missing("red/a.png", 0, HalfAnswers(0, 0, 100, 1000)),
+        Answer("red/a.png", 0, HalfAnswers(0, 0, 100, 1000)),
     ],
 )
 def test_missing_answer_counts_as_lost(lost):
