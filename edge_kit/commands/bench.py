@@ -181,10 +181,8 @@ def _measure(
         write_message(f"{flags['frames']} messages to {address.url} and back")
         proofs = [(name, given[name]) for name in _BROKER[1:] if given[name] is not None]
         trip = measure_round_trip(
-            bundle, address.url, device,
-            engine=best.configuration.engine, threads=best.configuration.threads,
-            photos=flags["photos"], frames=flags["frames"], fps=flags["fps"],
-            options=[f"--{name.replace('_', '-')}={value}" for name, value in proofs],
+            bundle, best.configuration, effort, address.url, device, flags["fps"],
+            [f"--{name.replace('_', '-')}={value}" for name, value in proofs],
         )  # fmt: skip
     except EdgeKitError as error:
         return report, error

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edge_kit.errors import SourceError
-from edge_kit.sources.newest import CaptureThread, NewestFrame
+from edge_kit.sources.newest import CapturedSource
 from edge_kit.sources.source import Frame
 
 __all__ = ["Camera", "CameraSource"]
@@ -52,7 +52,7 @@ class Camera(Protocol):
         ...
 
 
-class CameraSource:
+class CameraSource(CapturedSource):
     """Read a camera on a thread of its own.
 
     A camera that fails at the first opening is an error, since someone just asked for it; one
@@ -66,7 +66,6 @@ class CameraSource:
         clock: Monotonic seconds.
     """
 
-    live = True
     skipped = 0
 
     def __init__(
@@ -77,34 +76,19 @@ class CameraSource:
         wait: Callable[[float], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.name = camera.name
+        super().__init__(camera.name, "camera")
         self.lost = 0
         self._camera = camera
         self._period = 1.0 / fps if fps else 0.0
         self._closed = threading.Event()
         self._wait = wait or self._closed.wait
         self._clock = clock
-        self._slot = NewestFrame()
         self._index = 0
-        self._thread = CaptureThread(self._run, self._slot, "camera")
-
-    @property
-    def dropped(self) -> int:
-        """Frames that nobody read in time."""
-        return self._slot.dropped
-
-    def frames(self) -> Iterator[Frame]:
-        """Yield the newest frame each time; may be called once.
-
-        Raises:
-            SourceError: The camera cannot be opened at the start.
-        """
-        return self._thread.frames()
 
     def close(self) -> None:
         """Release the camera and end the reader."""
         self._closed.set()
-        self._thread.stop()
+        super().close()
 
     def _run(self) -> None:
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from edge_kit.errors import SourceError
@@ -22,20 +22,15 @@ class FolderSource:
 
     A photo that cannot be read is counted, reported and skipped: one bad file must not end a
     night's work.
-
-    Args:
-        path: The folder.
-        on_skip: Told of each unreadable photo; by default a log warning.
     """
 
     live = False
     dropped = 0
 
-    def __init__(self, path: Path, on_skip: Callable[[SourceError], None] | None = None) -> None:
+    def __init__(self, path: Path) -> None:
         self.name = str(path)
         self.skipped = 0
         self._path = path
-        self._on_skip = on_skip or (lambda error: _LOG.warning("skipped: %s", error))
         self._closed = False
 
     def paths(self) -> list[Path]:
@@ -69,8 +64,7 @@ class FolderSource:
             try:
                 pixels = read_photo(path)
             except SourceError as error:
-                self.skipped += 1
-                self._on_skip(error)
+                self._skip(error)
                 continue
             yield Frame(pixels, time.time(), read, path.relative_to(self._path).as_posix())
             read += 1
@@ -82,5 +76,8 @@ class FolderSource:
         self._closed = True
 
     def _skip_folder(self, error: OSError) -> None:
+        self._skip(SourceError(f"{error.filename} cannot be read ({error.strerror})"))
+
+    def _skip(self, error: SourceError) -> None:
         self.skipped += 1
-        self._on_skip(SourceError(f"{error.filename} cannot be read ({error.strerror})"))
+        _LOG.warning("skipped: %s", error)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from edge_kit.sources.newest import CaptureThread, NewestFrame
+from edge_kit.sources.newest import CapturedSource
 from edge_kit.sources.source import Frame, Source
 
 __all__ = ["LiveSource", "PacedSource"]
@@ -62,7 +62,7 @@ class PacedSource:
         self._source.close()
 
 
-class LiveSource:
+class LiveSource(CapturedSource):
     """Play any source as a live camera: the reader always gets the newest frame.
 
     A thread follows the clock of `source`; what the reader is too slow for is dropped and counted.
@@ -72,33 +72,25 @@ class LiveSource:
         fps: Frames a second; None when `source` has its own clock.
     """
 
-    live = True
-
     def __init__(self, source: Source, fps: float | None) -> None:
-        self.name = source.name
+        super().__init__(source.name, "live-source")
         self._source: Source = PacedSource(source, fps) if fps else source
-        self._slot = NewestFrame()
-        self._thread = CaptureThread(self._play, self._slot, "live-source")
 
     @property
     def dropped(self) -> int:
         """Frames that nobody read in time."""
-        return self._slot.dropped + self._source.dropped
+        return super().dropped + self._source.dropped
 
     @property
     def skipped(self) -> int:
         """Unreadable files so far."""
         return self._source.skipped
 
-    def frames(self) -> Iterator[Frame]:
-        """Yield the newest frame each time; may be called once."""
-        return self._thread.frames()
-
     def close(self) -> None:
         """Stop the clock and end the reader."""
         self._source.close()
-        self._thread.stop()
+        super().close()
 
-    def _play(self) -> None:
+    def _run(self) -> None:
         for frame in self._source.frames():
             self._slot.put(frame)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from edge_kit.sources.source import Frame
 
-__all__ = ["CaptureThread", "NewestFrame"]
+__all__ = ["CapturedSource", "NewestFrame"]
 
 _JOIN_S = 5.0
 
@@ -56,26 +56,36 @@ class NewestFrame:
             return frame
 
 
-class CaptureThread:
-    """Run a source's capturing on a thread from the first read to the close.
+class CapturedSource:
+    """A live source that captures on a thread of its own, from the first read to the close.
 
     Args:
-        capture: Puts frames into `slot` until the source ends or is closed.
-        slot: What the reader takes from.
-        name: Of the thread.
+        name: Of the source.
+        thread: Name of the thread.
     """
 
-    def __init__(self, capture: Callable[[], None], slot: NewestFrame, name: str) -> None:
-        self._capture = capture
-        self._slot = slot
+    live = True
+
+    def __init__(self, name: str, thread: str) -> None:
+        self.name = name
+        self._slot = NewestFrame()
         # A driver may sit in a read that nothing interrupts: it must not hold up the exit.
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._capture, name=thread, daemon=True)
         self._turn = threading.Lock()
         self._started = False
         self._stopped = False
 
+    @property
+    def dropped(self) -> int:
+        """Frames that nobody read in time."""
+        return self._slot.dropped
+
     def frames(self) -> Iterator[Frame]:
-        """Start, and yield the newest frame each time. May be called once."""
+        """Yield the newest frame each time; may be called once.
+
+        Raises:
+            SourceError: The source cannot be opened at the start.
+        """
         with self._turn:
             if self._stopped:
                 return
@@ -84,8 +94,8 @@ class CaptureThread:
         while (frame := self._slot.take()) is not None:
             yield frame
 
-    def stop(self) -> None:
-        """End the reader and wait a little for the thread; the caller has told it to end."""
+    def close(self) -> None:
+        """End the reader and wait a little for the thread; `_run` has been told to end."""
         with self._turn:
             self._stopped = True
         self._slot.clear()
@@ -94,8 +104,12 @@ class CaptureThread:
             self._thread.join(_JOIN_S)
 
     def _run(self) -> None:
+        """Put frames into the slot until the source ends or is closed."""
+        raise NotImplementedError
+
+    def _capture(self) -> None:
         try:
-            self._capture()
+            self._run()
         except BaseException as error:  # it belongs to the reader's thread
             self._slot.end(error)
         else:

@@ -110,15 +110,7 @@ class Conditions:
         wall_s: float,
         look_ms: float | None = None,
     ) -> Conditions:
-        """Judge what was seen.
-
-        Args:
-            states: The look before, those during, at least one, and the look after.
-            other_load: See the attributes, like the rest.
-            cores: Of the machine.
-            wall_s: Seconds.
-            look_ms: Milliseconds.
-        """
+        """Judge looks: the one before, those during, at least one, and the one after."""
         before, *looks, after = states
         throttled = _throttled(states)
         disturbed = other_load is not None and other_load > MOST_OTHER_LOAD * cores

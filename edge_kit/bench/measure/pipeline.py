@@ -105,11 +105,10 @@ def _noise(manifest: Manifest, frames: int) -> list[NDArray[np.uint8]]:
     """Return frames as a camera gives them; of the model's size where nothing can resize."""
     rule = manifest.preprocessing
     dice = np.random.default_rng(0)
-    images = [dice.integers(0, 256, CAMERA, dtype=np.uint8) for _ in range(_IMAGES)]
+    size = CAMERA
     try:
-        Preprocessor(rule)(images[0])
+        Preprocessor(rule)(np.zeros(size, np.uint8))
     except MissingExtraError:
-        images = [np.ascontiguousarray(i[: rule.height, : rule.width]) for i in images]
-        if images[0].shape != (rule.height, rule.width, 3):
-            images = [np.zeros((rule.height, rule.width, 3), np.uint8)]
+        size = (rule.height, rule.width, 3)
+    images = [dice.integers(0, 256, size, dtype=np.uint8) for _ in range(_IMAGES)]
     return [images[n % len(images)] for n in range(frames)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,6 @@ __all__ = ["layers_of_trace", "profile"]
 
 CALLS = 30
 
-_Profiler = Callable[[Bundle, EngineFile, int], Sequence[Layer]]
-
 
 def profile(bundle: Bundle, file: EngineFile, threads: int) -> tuple[Layer, ...] | None:
     """Run a file with the engine's profiler on; None where the engine has none.
@@ -32,11 +30,8 @@ def profile(bundle: Bundle, file: EngineFile, threads: int) -> tuple[Layer, ...]
     Raises:
         EngineError: The engine fails, or its trace cannot be read.
     """
-    profiler = _PROFILERS.get(file.engine)
-    return None if profiler is None else tuple(profiler(bundle, file, threads))
-
-
-def _profile_onnx(bundle: Bundle, file: EngineFile, threads: int) -> Sequence[Layer]:
+    if file.engine != "onnx":  # the Python interpreters of TFLite and LiteRT offer no profiler
+        return None
     with tempfile.TemporaryDirectory(prefix="edge-kit-profile-") as folder:
         engine = OnnxEngine(bundle.path(file), file, threads, profile=Path(folder) / "trace")
         batch = {
@@ -52,7 +47,7 @@ def _profile_onnx(bundle: Bundle, file: EngineFile, threads: int) -> Sequence[La
             raise EngineError(f"the profile of onnxruntime cannot be read ({error!r})") from None
 
 
-def layers_of_trace(events: Sequence[Mapping[str, Any]], calls: int) -> Sequence[Layer]:
+def layers_of_trace(events: Sequence[Mapping[str, Any]], calls: int) -> tuple[Layer, ...]:
     """Add up the kernel times of a trace of onnxruntime, slowest operator first.
 
     Args:
@@ -70,10 +65,10 @@ def layers_of_trace(events: Sequence[Mapping[str, Any]], calls: int) -> Sequence
             output = _shape(event["args"].get("output_type_shape"))
             total[name.removesuffix("_kernel_time"), operator, output] += float(event["dur"])
     whole = sum(total.values()) or 1.0
-    return [
+    return tuple(
         Layer(*of, round(us / calls / 1e3, 5), round(us / whole, 5))
         for of, us in sorted(total.items(), key=lambda item: -item[1])
-    ]
+    )
 
 
 def _shape(outputs: Sequence[Mapping[str, Sequence[int]]] | None) -> str:
@@ -82,7 +77,3 @@ def _shape(outputs: Sequence[Mapping[str, Sequence[int]]] | None) -> str:
         for kind, shape in output.items():
             return f"{kind} {' x '.join(map(str, shape))}".strip()
     return ""
-
-
-# The Python interpreters of TFLite and LiteRT offer no profiler.
-_PROFILERS: Mapping[str, _Profiler] = {"onnx": _profile_onnx}

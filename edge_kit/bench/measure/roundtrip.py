@@ -9,12 +9,15 @@ import socket
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from edge_kit.bench.measure.latency import Latency
+from edge_kit.bench.measure.measurement import Configuration
+from edge_kit.bench.measure.task import Effort
 from edge_kit.bundle import Bundle
 from edge_kit.bundle.labelled_photos import read_reference
 from edge_kit.bundle.selftest import sample_pixels
@@ -24,6 +27,7 @@ from edge_kit.host.json_process import Child
 from edge_kit.link.address import BrokerAddress
 from edge_kit.link.link import Disconnected
 from edge_kit.link.mqtt import MqttLink
+from edge_kit.sources.labelled import LabelledPhoto, lay_out
 
 __all__ = [
     "RoundTrip",
@@ -99,26 +103,21 @@ def reach(broker: BrokerAddress, client_id: str, timeout_s: float = REACH_S) -> 
 
 def measure_round_trip(
     bundle: Bundle,
+    configuration: Configuration,
+    effort: Effort,
     broker: str,
     device_id: str,
-    *,
-    engine: str,
-    threads: int,
-    photos: Path | None,
-    frames: int,
     fps: float,
-    options: Sequence[str] = (),
+    options: Sequence[str],
 ) -> RoundTrip:
     """Let ``edge-kit run`` send every frame to a worker that listens at the broker.
 
     Args:
-        bundle: What to run.
+        bundle: What to run; without a folder of photos its own are sent, over and over.
+        configuration: Engine and threads of the device.
+        effort: Which photos, and how many frames.
         broker: Its address.
         device_id: Of the device; its status stays on the broker.
-        engine: ``onnx`` or ``tflite``.
-        threads: Of it.
-        photos: A folder; without one, the bundle's own photos are sent, over and over.
-        frames: How many are sent.
         fps: A second. Slower than the cloud answers, so that no message waits for another.
         options: More of ``edge-kit run``, such as certificates.
 
@@ -127,21 +126,18 @@ def measure_round_trip(
     """
     with tempfile.TemporaryDirectory(prefix="edge-kit-bench-") as name:
         folder = Path(name)
-        source = photos or _lay_out(bundle, folder / "photos", frames)
+        source = effort.photos or _lay_out(bundle, folder / "photos", effort.frames)
+        engine, threads = configuration.engine, configuration.threads
         arguments = [
             "run", str(bundle.root), "--split", bundle.split.name,
             "--source", str(source), "--fps", f"{fps:g}",
             "--engine", engine, "--threads", str(threads), "--threshold", "-1", "--broker", broker,
-            "--device-id", device_id, "--spool", str(folder / "spool.db"), "--limit", str(frames),
-            "--linger", f"{LINGER_S:g}", "--json", *options,
+            "--device-id", device_id, "--spool", str(folder / "spool.db"), "--limit",
+            str(effort.frames), "--linger", f"{LINGER_S:g}", "--json", *options,
         ]  # fmt: skip
         log = folder / "device.log"
-        with Child(
-            "the device",
-            module_command("edge_kit.cli", *arguments),
-            log,
-            dict(device_environment()),
-        ) as child:
+        command = module_command("edge_kit.cli", *arguments)
+        with Child("the device", command, log, device_environment()) as child:
             lines = list(child.events(SILENCE_S + LINGER_S))
     return summarize(lines, broker, engine, threads)
 
@@ -170,9 +166,8 @@ def _lay_out(bundle: Bundle, folder: Path, frames: int) -> Path:
     if reference is None:
         return _write_pixels(bundle, folder, frames)
     folder.mkdir()
-    for index in range(frames):
-        path = reference.photos[index % len(reference.photos)].path
-        (folder / f"{index:06}{path.suffix}").symlink_to(path.resolve())
+    photos = (LabelledPhoto(p.path, p.label) for p in cycle(reference.photos))
+    lay_out(list(islice(photos, frames)), folder)
     return folder
 
 

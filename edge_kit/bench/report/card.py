@@ -5,15 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from edge_kit.bench.conditions.state import Throttling
 from edge_kit.bench.measure.measurement import Measurement
 from edge_kit.bench.measure.score import Score
-from edge_kit.bench.report.background import background
 from edge_kit.bench.report.report import BenchReport
 
-__all__ = ["HEAD", "card", "facts", "notes", "row", "table"]
+__all__ = ["HEAD", "background", "card", "facts", "notes", "row", "table"]
 
 HEAD = ("model", "threads", "p50 ms", "p90 ms", "p99 ms", "min ms", "mean ms", "load ms",
         "first ms", "peak MB", "file kB", "top-1", "frames/s", "marks")  # fmt: skip
+_BACKGROUND = ("model", "°C before", "°C most", "°C after", "MHz before", "MHz least", "MHz most",
+               "MHz after", "other load, cores", "throttling")  # fmt: skip
 _MOST_LAYERS = 10
 
 
@@ -77,6 +79,44 @@ def card(report: BenchReport) -> str:
         ]
         lines += _markdown(("operator", "output", "ms", "share"), cells)
     return "\n".join(lines) + "\n"
+
+
+def background(measurements: Sequence[Measurement]) -> list[tuple[str, ...]]:
+    """Return the head and a row for each measurement, without what the board does not tell.
+
+    Empty when it tells nothing. The first column names the measurement, the last is text.
+    """
+    rows = [_background_row(m) for m in measurements if m.conditions.during.looks]
+    told = [i for i in range(1, len(_BACKGROUND)) if any(r[i] for r in rows)]
+    if not told:
+        return []
+    return [tuple(r[i] for i in (0, *told)) for r in (_BACKGROUND, *rows)]
+
+
+def _background_row(m: Measurement) -> tuple[str, ...]:
+    before, during, after = m.conditions.before, m.conditions.during, m.conditions.after
+    values = (
+        before.temperature_c, during.temperature_max_c, after.temperature_c,
+        before.clock_mhz, during.clock_min_mhz, during.clock_max_mhz, after.clock_mhz,
+    )  # fmt: skip
+    load = m.conditions.other_load
+    cells = ["" if v is None else str(v) for v in values]
+    cells.append("" if load is None else f"{load:.2f}")
+    bits = _bits(before.throttled, during.throttled, after.throttled)
+    return (m.configuration.full_title, *cells, bits)
+
+
+def _bits(*states: str | None) -> str:
+    """Return a Raspberry Pi's bits in words: what is equal is said once, zeros only alone."""
+    said: dict[str, list[str]] = {}
+    for when, state in zip(("before", "during", "after"), states, strict=True):
+        bits = Throttling.parse(state or "")
+        if bits is not None:
+            said.setdefault(f"{bits}: {bits.sentence()}", []).append(when)
+    if len(said) == 1:
+        return next(iter(said))
+    told = ((text, when) for text, when in said.items() if not text.startswith("0x0:"))
+    return "; ".join(f"{' and '.join(when)} {text}" for text, when in told)
 
 
 def facts(report: BenchReport) -> list[tuple[str, str]]:

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from edge_kit.bench.measure.latency import Latency
 from edge_kit.bench.measure.measurement import Layer, Measurement
 from edge_kit.bench.measure.score import Score
-from edge_kit.bench.report.background import background
-from edge_kit.bench.report.card import HEAD, facts, notes, row
+from edge_kit.bench.report.card import HEAD, background, facts, notes, row
 from edge_kit.bench.report.report import BenchReport
 from edge_kit.pages.charts import WIDE, Axis, Drawing, Line, Row, Span, plot, row_chart, stack
 from edge_kit.pages.page import Cell, Notes, Page, Section, Table, render

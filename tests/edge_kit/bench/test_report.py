@@ -14,8 +14,7 @@ from edge_kit.bench import BenchPlan, BenchReport, Effort, run_plan
 from edge_kit.bench.conditions.conditions import Conditions, During
 from edge_kit.bench.measure.measurement import Measurement
 from edge_kit.bench.measure.trial import measure_in_child
-from edge_kit.bench.report.background import background
-from edge_kit.bench.report.card import HEAD, card, table
+from edge_kit.bench.report.card import HEAD, background, card, table
 from edge_kit.bench.report.compare import compare
 from edge_kit.bench.report.page import page
 from edge_kit.bench.report.ranking import ranking
