@@ -89,7 +89,7 @@ class Spool:
 
     Attributes:
         trouble: Why the file is not open; None while it is.
-        notice: A sentence for people when the last `open` put a damaged file aside; else empty.
+        notice: A sentence for people when a damaged file was put aside and replaced; else empty.
 
     Raises:
         SpoolTakenError: Another process holds it, or a newer edge-kit wrote it.
@@ -114,6 +114,7 @@ class Spool:
         self._monotonic = monotonic
         self._dated = dated
         self._damaged = False
+        self._aside = ""  # the name of a damaged file that awaits its replacement
         self._opened: SpoolFile | None = None
         self.trouble: SpoolError | None = None
         self.notice = ""
@@ -125,16 +126,29 @@ class Spool:
     def open(self) -> bool:
         """Open the file and read what it holds; return whether that went well."""
         try:
-            self._opened = SpoolFile(self.path, self._sync, self._clock, damaged=self._damaged)
-            self.notice = self._opened.notice
+            self._opened = SpoolFile(
+                self.path, self._sync, self._clock, self._put_aside, damaged=self._damaged
+            )
+            if self._aside:
+                self._note_damage(self._opened)
             self._load()
         except SpoolError as error:
             self._damaged = self._damaged or isinstance(error, SpoolDamagedError)
             self._close(error)
             return False
-        self._damaged = False
         self.trouble = None
         return True
+
+    def _put_aside(self, name: str) -> None:
+        self._damaged, self._aside = False, name
+
+    def _note_damage(self, file: SpoolFile) -> None:
+        file.query("INSERT OR REPLACE INTO counter VALUES ('damaged', 1)")
+        self.notice = (
+            f"the spool {self.path} was damaged: it was put aside as {self._aside} and a new one "
+            "started; samples that awaited an answer in it keep their provisional answers"
+        )
+        self._aside = ""
 
     def discard(self, error: SpoolDamagedError) -> None:
         """Close a file that turned out to be damaged; the next `open` puts it aside."""

@@ -37,10 +37,8 @@ class SpoolFile:
         path: Where; made with its directories when missing.
         sync: SQLite's ``synchronous`` level, ``full`` or ``normal``.
         clock: Wall clock, for the name of a damaged file.
+        put_aside: Told that name once a damaged file has it, whether a new one opens or not.
         damaged: The file is known to be damaged, so that it is put aside in any case.
-
-    Attributes:
-        notice: A sentence for people when a damaged file was put aside; else empty.
 
     Raises:
         SpoolTakenError: Another process holds it, or a newer edge-kit wrote it.
@@ -51,16 +49,19 @@ class SpoolFile:
         self,
         path: Path,
         sync: str,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float],
+        put_aside: Callable[[str], None],
         *,
         damaged: bool = False,
     ) -> None:
         self.path = path
-        self.notice = ""
         self._sync = sync
         self._lock = _hold_lock(path)
         try:
-            self._db = self._open_or_replace(clock, damaged=damaged)
+            with self._translated("open"):
+                if damaged or _is_orphaned(path) or not self._opens():
+                    put_aside(_put_aside(path, clock))
+                    self._db = self._open()
         except BaseException:
             self._lock.close()
             raise
@@ -91,22 +92,15 @@ class SpoolFile:
         self._db.close()
         self._lock.close()
 
-    def _open_or_replace(self, clock: Callable[[], float], *, damaged: bool) -> sqlite3.Connection:
-        with self._translated("open"):
-            try:
-                if not damaged:
-                    return self._open()
-            except sqlite3.DatabaseError as error:
-                if not _is_damage(error):
-                    raise
-            aside = _put_aside(self.path, clock)
-            db = self._open()
-            db.execute("INSERT OR REPLACE INTO counter VALUES ('damaged', 1)")
-        self.notice = (
-            f"the spool {self.path} was damaged: it was put aside as {aside.name} and a new one "
-            "started; samples that awaited an answer in it keep their provisional answers"
-        )
-        return db
+    def _opens(self) -> bool:
+        """Open the file, unless it is damaged."""
+        try:
+            self._db = self._open()
+        except sqlite3.DatabaseError as error:
+            if not _is_damage(error):
+                raise
+            return False
+        return True
 
     def _open(self) -> sqlite3.Connection:
         db = sqlite3.connect(self.path, timeout=10, isolation_level=None, check_same_thread=False)
@@ -154,15 +148,22 @@ class SpoolFile:
             raise _translate(error, doing, self.path) from None
 
 
-def _put_aside(path: Path, clock: Callable[[], float]) -> Path:
+def _is_orphaned(path: Path) -> bool:
+    """Tell whether there is a log without a file; SQLite would delete it, and all that it holds."""
+    log = path.with_name(path.name + "-wal")
+    size, of_log = (p.stat().st_size if p.exists() else 0 for p in (path, log))
+    return size == 0 < of_log
+
+
+def _put_aside(path: Path, clock: Callable[[], float]) -> str:
     """Rename file and log, which may hold samples too, and return the file's new name."""
     stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(clock()))
-    aside = path.with_name(f"{path.name}.corrupt-{stamp}")
+    aside = f"{path.name}.corrupt-{stamp}"
     try:
         path.with_name(path.name + "-shm").unlink(missing_ok=True)
-        with contextlib.suppress(FileNotFoundError):
-            path.with_name(path.name + "-wal").replace(f"{aside}-wal")
-        path.replace(aside)
+        for end in ("-wal", ""):
+            with contextlib.suppress(FileNotFoundError):
+                path.with_name(path.name + end).replace(path.with_name(aside + end))
     except OSError as error:
         raise SpoolError(
             f"the damaged spool {path} cannot be put aside: {error.strerror}",

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from edge_kit.delivery.spool import ID_BLOCK, Outcome, Row, Spool
+from edge_kit.delivery.spool_file import SpoolFile
 from edge_kit.errors import SpoolDamagedError, SpoolError
 from tests.support.rig import spoil
 
@@ -244,6 +245,46 @@ def test_damaged_file_that_cannot_be_put_aside_stays_and_is_tried_again(path, mo
         assert "cannot be put aside: Read-only" in str(spool.trouble)
         assert not spool.open() and path.read_bytes().startswith(b"garbage")
     assert spool.open() and len(list(path.parent.glob("*.corrupt-*"))) == 1
+    spool.close()
+
+
+def test_damaged_file_is_put_aside_once_however_often_a_new_one_fails_to_open(path, monkeypatch):
+    clock = Clock()
+    spool = Spool(path, clock=clock)
+    sample = add(spool)
+    spoil(path)
+    with pytest.raises(SpoolDamagedError) as caught:
+        spool.get(sample)
+    damaged = path.read_bytes()
+    spool.discard(caught.value)
+
+    def full(file):
+        path.touch()
+        raise sqlite3.OperationalError("disk I/O error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SpoolFile, "_open", full)
+        for _ in range(3):
+            clock.now += 5
+            assert not spool.open() and spool.notice == ""
+    assert spool.open() and spool.counters() == {"damaged": 1}
+    (aside,) = path.parent.glob("*.corrupt-*")
+    assert aside.read_bytes() == damaged and aside.name in spool.notice
+    spool.close()
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"")])
+def test_log_whose_file_is_missing_or_empty_is_put_aside(path, damage):
+    log = path.with_name("spool.db-wal")
+    spool = Spool(path)
+    add(spool)
+    logged = log.read_bytes()
+    spool.close()
+    damage(path)
+    log.write_bytes(logged)
+    spool = Spool(path)
+    (aside,) = path.parent.glob("*.corrupt-*-wal")
+    assert aside.read_bytes() == logged and "put aside" in spool.notice
     spool.close()
 
 
