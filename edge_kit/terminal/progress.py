@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import Any, Self, TextIO
 
@@ -26,8 +27,8 @@ class ProgressBars:
     def __init__(self, named: bool = False, stream: TextIO | None = None) -> None:
         self.stage = ""
         self._named = named
-        self._stream = stream or sys.stderr
-        self._terminal = self._stream.isatty()
+        self._stream = stream or sys.stderr  # None where the caller closed it
+        self._terminal = self._stream is not None and self._stream.isatty()
         self._bar: Any = None
         self._done = 0
 
@@ -35,8 +36,8 @@ class ProgressBars:
         """Show that `done` of `total` steps of a stage are finished."""
         if stage != self.stage or done < self._done:
             self.close()
-            self.stage = stage
             self._begin(stage, total)
+            self.stage = stage
         if self._bar is not None:
             self._bar.update(done - self._done)
             if done >= total:
@@ -44,9 +45,10 @@ class ProgressBars:
         self._done = done
 
     def say(self, text: str) -> None:
-        """Write one line."""
+        """Write one line; go on where it cannot be written."""
         self.close()
-        click.echo(text, file=self._stream)
+        with contextlib.suppress(OSError):
+            click.echo(text, file=self._stream, err=True)
 
     def close(self) -> None:
         """Leave the line of the stage under way."""
@@ -70,7 +72,7 @@ class ProgressBars:
             )
             self._bar = bar.__enter__()
         elif self._named and not self._terminal:
-            click.echo(stage, file=self._stream)
+            self.say(stage)
 
     def _end_bar(self) -> None:
         if self._bar is not None:

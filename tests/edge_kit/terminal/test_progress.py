@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import io
+import sys
+from pathlib import Path
+
+import pytest
 
 from edge_kit.terminal.progress import ProgressBars
 
@@ -58,3 +62,14 @@ def test_stage_without_steps_shows_no_bar():
     with ProgressBars(stream=terminal) as bars:
         bars.step("nothing", 0, 0)
     assert terminal.getvalue() == ""
+
+
+@pytest.mark.parametrize("closed", [True, False], ids=["closed", "full"])
+def test_standard_error_that_cannot_be_written_ends_nothing(closed, monkeypatch, capsys):
+    with Path("/dev/full").open("wb", buffering=0) as full:
+        stream = None if closed else io.TextIOWrapper(full, write_through=True)
+        monkeypatch.setattr(sys, "stderr", stream)
+        with ProgressBars(named=True) as bars:
+            bars.step("one", 1, 3)
+            bars.say("two")
+    assert capsys.readouterr().out == ""
