@@ -62,8 +62,10 @@ def demo(
     )  # fmt: skip
     with ProgressBars(named=True) as progress:
         figures = run_demo(config, progress.step)
-    doubtful = sorted(figures.answers, key=lambda a: -a.entropy)[:_SHOWN]
-    html = page(figures, {a.name: thumbnail(read_photo(config.photos / a.name)) for a in doubtful})
+    least_confident = sorted(figures.answers, key=lambda a: -a.entropy)[:_SHOWN]
+    html = page(
+        figures, {a.name: thumbnail(read_photo(config.photos / a.name)) for a in least_confident}
+    )
     try:
         report.parent.mkdir(parents=True, exist_ok=True)
         report.write_text(html, encoding="utf-8")

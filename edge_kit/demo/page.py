@@ -61,7 +61,7 @@ def page(figures: Figures, thumbnails: Mapping[str, bytes]) -> str:
             _times("frame to the device's answer", f["latency_ms"], "device"),
             _times("sent to the cloud's answer", f["latency_ms"], "roundtrip"),
         ], (1, 2))]),
-        Section("The most doubtful photos", "", [Gallery(shown)]),
+        Section("The least confident photos", "", [Gallery(shown)]),
     ]  # fmt: skip
     return render(Page(f"edge-kit demo: {f['photos']} photos", lead, sections))
 
@@ -80,7 +80,7 @@ def _entropies(figures: Figures) -> Drawing:
 
 
 def _bytes(ours: float | None, theirs: float | None) -> Section:
-    title = "Bytes for a doubtful photo"
+    title = "Bytes for an offloaded photo"
     if not ours or not theirs:
         return Section(title, "Nothing was sent.", ())
     ratio = f"{theirs / ours:.1f} times smaller." if ours < theirs else "No smaller than a JPEG."

@@ -64,7 +64,7 @@ def render(report: ExportReport) -> str:
         _confusion(report),
         _gates(report.gates),
         _sizes(report.files),
-        _doubtful(report),
+        _least_confident(report),
     ]
     if report.made:
         rows = [(k, str(v)) for k, v in report.made.items()]
@@ -201,8 +201,8 @@ def _sizes(files: Sequence[Exported]) -> Section:
     return Section("Sizes", "", [Table(("file", "role", "engine", "bytes"), rows, (3,))])
 
 
-def _doubtful(report: ExportReport) -> Section:
-    """Show the test photos with the highest entropies, most doubtful first."""
+def _least_confident(report: ExportReport) -> Section:
+    """Show the test photos with the highest entropies, least confident first."""
     test, classes = report.test, report.classes
     entropy, exits = test.entropy(report.rule), test.exits(report.rule)
     photos = []
@@ -216,4 +216,4 @@ def _doubtful(report: ExportReport) -> Section:
         note = f"entropy {entropy[i]:.2f}, {'device answers' if exits[i] else 'sent'}"
         photos.append(Photo(thumbnail(report.pixels[i], THUMBNAIL), classes[truth], answers, note))
     lead = "The test photos of which the device is least sure, with their true class."
-    return Section("Most doubtful photos", lead, [Gallery(photos)])
+    return Section("Least confident photos", lead, [Gallery(photos)])

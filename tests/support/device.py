@@ -17,7 +17,7 @@ from edge_kit.wire import FeatureMessage, Refusal, ResultMessage, shared_filter
 from tests.support.mosquitto import Mosquitto
 
 WAIT_S = 60.0
-PHOTOS = 12  # every other one is grey, so doubtful
+PHOTOS = 12  # every other one is grey, so not confident
 DOUBTFUL = PHOTOS // 2
 
 Edge = Callable[..., subprocess.Popen]

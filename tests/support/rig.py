@@ -31,7 +31,7 @@ class Clock:
         return self.now
 
 
-def doubtful(index: int = 0) -> Sample:
+def low_confidence(index: int = 0) -> Sample:
     header = FeatureHeader(MODEL, 0, SPEC, bytes(8), 5, 0, 0.9)
     result = Result(None, f"{index}.jpg", index, 1_000_000.0, 0, "red", 0.4, 0.9)
     return Sample(header, np.full(SPEC.shape, index, np.int8), result, ticks=999.0)

@@ -25,7 +25,7 @@ def run(tmp_path, *args):
     )
 
 
-def test_the_benchmark_runs_every_stage(tmp_path):
+def test_benchmark_runs_every_stage(tmp_path):
     make_bundle(tmp_path / "bundle")
     (tmp_path / "photos").mkdir()
     for n, colour in enumerate([(255, 0, 0), (90, 90, 90), (0, 0, 255), (80, 90, 100)]):
@@ -43,7 +43,7 @@ def test_the_benchmark_runs_every_stage(tmp_path):
     assert all(v >= 0 for way in figures["median_ms"].values() for v in way.values())
 
 
-def test_the_benchmark_says_what_is_missing(tmp_path):
+def test_benchmark_without_a_bundle_says_so(tmp_path):
     done = run(tmp_path, "--bundle", tmp_path / "none")
     assert done.returncode == 3
     assert "there is no bundle" in done.stderr

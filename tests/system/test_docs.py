@@ -71,7 +71,7 @@ def test_architecture_page_lists_the_layers_that_the_linter_holds(package):
     assert [set(re.findall(r"`(\w+)`", item)) for item in items] == held
 
 
-def test_the_commands_of_the_readme_have_the_options_that_it_uses():
+def test_readme_commands_have_the_options_shown():
     groups = {"edge-kit": edge_kit.cli.cli, "cloud-kit": cloud_kit.cli.cli}
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     lines = re.findall(r"^    (?:\S*/)?((?:edge|cloud)-kit) ([^#\n]+)", text, re.MULTILINE)

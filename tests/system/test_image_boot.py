@@ -32,7 +32,7 @@ pytestmark = pytest.mark.image
 
 PHOTOS = 200
 IDLE_S = 20
-# The journal stays in memory, and a doubtful sample costs its spool a few pages of SQLite.
+# The journal stays in memory, and a low-confidence sample costs its spool a few pages of SQLite.
 MOST_PER_SAMPLE = 64 << 10
 # The label, and whether the device keeps the answer to itself.
 Decision = tuple[int, bool]
@@ -142,7 +142,7 @@ def test_board_decides_like_this_machine_and_is_answered(virt, tmp_path, engine)
     if engine != "onnx":  # the first run began with the boot
         took = {place: bytes_ - written[place] for place, bytes_ in virt.written().items()}
         each = took["/var/lib/edge-kit"] / counts["offloaded"]
-        print(f"written for {PHOTOS} frames, bytes: {took}; a doubtful sample {each:.0f}")
+        print(f"written for {PHOTOS} frames, bytes: {took}; a low-confidence sample {each:.0f}")
         assert each <= MOST_PER_SAMPLE and took["/"] <= 1 << 20
 
 
@@ -231,7 +231,9 @@ enroll_password = "{PASSWORD}"
         wait = "waiting until the clock is set"
         board.until(lambda: said().count(wait) >= 2, "device and enrolment wait for the clock")
         assert "done: grow the data partition" in said() and "failed:" not in said()
-        board.until(lambda: '"status":"provisional"' in said(), "doubtful samples are spooled")
+        board.until(
+            lambda: '"status":"provisional"' in said(), "low-confidence samples are spooled"
+        )
         assert not board.listener.device and not est.asked
         time_server.start()
         board.come_online()

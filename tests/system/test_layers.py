@@ -40,7 +40,7 @@ def test_importing_the_base_loads_numpy_and_no_other_package():
     assert loaded & {"paho", "click", "ssl", "sqlite3", "asyncio"} == set()
 
 
-def test_the_names_that_would_count_as_heavy_exist_here():
+def test_heavy_packages_are_installed_here():
     # Otherwise the tests above could not fail.
     assert {n for n in ("onnxruntime", "PIL", "cloud_kit") if importlib.util.find_spec(n)} == {
         "onnxruntime", "PIL", "cloud_kit",
@@ -58,7 +58,7 @@ def lint_imports(config: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_runtime_neither_reports_home_nor_leaves_an_id_there(tmp_path, tiny_bundle):
+def test_onnxruntime_leaves_no_id_in_the_home_folder(tmp_path, tiny_bundle):
     code = (
         "import sys, edge_kit; from edge_kit.engines.load import load_engine; "
         "b = edge_kit.Bundle.open(sys.argv[1]); load_engine(b, b.end_files()[0], 1)"
@@ -68,13 +68,13 @@ def test_the_runtime_neither_reports_home_nor_leaves_an_id_there(tmp_path, tiny_
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_contracts_are_kept():
+def test_import_contracts_hold():
     done = lint_imports(ROOT / "pyproject.toml")
     assert done.returncode == 0, done.stdout
     assert " 0 broken" in done.stdout
 
 
-def test_a_layer_turned_upside_down_is_noticed(tmp_path):
+def test_import_contract_notices_a_reversed_layer(tmp_path):
     config = tmp_path / "pyproject.toml"
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     # The base imports errors, so errors above the command line breaks the first contract.

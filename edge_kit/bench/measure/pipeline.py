@@ -30,7 +30,7 @@ _IMAGES = 8
 def run_pipeline(
     bundle: Bundle, model: EndModel, photos: Path | None, frames: int, max_secs: float
 ) -> Pipeline:
-    """Run the device without a broker: doubtful answers are kept, nothing is sent.
+    """Run the device without a broker: low-confidence answers are kept, nothing is sent.
 
     Args:
         bundle: Gives classes, preprocessing and exit rule.

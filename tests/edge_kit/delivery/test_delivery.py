@@ -8,7 +8,7 @@ import pytest
 
 from edge_kit.link import Disconnected, Published
 from edge_kit.wire import Refusal, ResultMessage
-from tests.support.rig import MODEL, TOPICS, Rig, doubtful
+from tests.support.rig import MODEL, TOPICS, Rig, low_confidence
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
 
 def test_low_confidence_sample_is_reported_sent_answered_and_counted_once(rig):
     rig.connect()
-    rig.box.submit([doubtful(7)])
+    rig.box.submit([low_confidence(7)])
     (message,) = rig.received()
     assert (message.features == 7).all() and message.header.model == MODEL
     rig.clock.now += 0.05
@@ -44,13 +44,13 @@ def test_sample_is_stored_before_it_is_reported_and_reported_before_it_is_sent(r
     publish = rig.link.publish
     rig.link.publish = lambda *a, **k: order.append(("send", len(rig.spool))) or publish(*a, **k)
     rig.connect()
-    rig.box.submit([doubtful()])
+    rig.box.submit([low_confidence()])
     assert order == [("emit", 1), ("send", 1)]
 
 
 def test_result_is_acknowledged_only_after_it_is_recorded(rig):
     rig.connect()
-    rig.box.submit([doubtful()])
+    rig.box.submit([low_confidence()])
     rig.answer(rig.received()[0])
     assert rig.link.acked == [] and "answered" not in rig.spool.counters()
     rig.later(1.1)
@@ -59,15 +59,15 @@ def test_result_is_acknowledged_only_after_it_is_recorded(rig):
 
 def test_result_shares_its_commit_with_the_next_sample(rig):
     rig.connect()
-    rig.box.submit([doubtful()])
+    rig.box.submit([low_confidence()])
     rig.answer(rig.received()[0])
-    rig.box.submit([doubtful(1)])
+    rig.box.submit([low_confidence(1)])
     assert len(rig.link.acked) == 1 and rig.spool.counters()["answered"] == 1
 
 
 def test_second_result_of_a_sample_is_a_duplicate_before_and_after_the_commit(rig):
     rig.connect()
-    rig.box.submit([doubtful()])
+    rig.box.submit([low_confidence()])
     (message,) = rig.received()
     for _ in range(2):
         rig.answer(message)
@@ -80,7 +80,7 @@ def test_second_result_of_a_sample_is_a_duplicate_before_and_after_the_commit(ri
 
 
 def test_samples_are_sent_only_once_connected(rig):
-    rig.box.submit([doubtful(n) for n in range(3)])
+    rig.box.submit([low_confidence(n) for n in range(3)])
     rig.later(1000)
     assert rig.received() == [] and rig.box.pending == 3
     rig.connect()
@@ -89,7 +89,7 @@ def test_samples_are_sent_only_once_connected(rig):
 
 def test_lost_message_is_sent_again_and_answered_once(rig):
     rig.connect()
-    rig.box.submit([doubtful()])
+    rig.box.submit([low_confidence()])
     rig.received()
     rig.later(1.9)
     assert rig.received() == []
@@ -102,7 +102,7 @@ def test_lost_message_is_sent_again_and_answered_once(rig):
 
 def test_no_resend_happens_while_offline(rig):
     rig.connect()
-    rig.box.submit([doubtful()])
+    rig.box.submit([low_confidence()])
     rig.received()
     rig.link.drop()
     rig.settle_link()
@@ -115,7 +115,7 @@ def test_no_resend_happens_while_offline(rig):
 
 def test_unanswered_samples_are_sent_first_with_the_same_id_after_a_crash(rig):
     rig.connect()
-    rig.box.submit([doubtful(n) for n in range(2)])
+    rig.box.submit([low_confidence(n) for n in range(2)])
     before = [m.header.sample for m in rig.received()]
     rig.crash()
     rig.connect()
@@ -128,7 +128,7 @@ def test_unanswered_samples_are_sent_first_with_the_same_id_after_a_crash(rig):
 
 def test_crash_between_report_and_commit_reports_again_and_counts_once(rig):
     rig.connect()
-    rig.box.submit([doubtful()])
+    rig.box.submit([low_confidence()])
     (message,) = rig.received()
     rig.answer(message)
     rig.crash()  # the result was neither recorded nor acknowledged
@@ -146,7 +146,7 @@ FINAL = [r for r in Refusal if r not in (Refusal.NONE, Refusal.UNKNOWN_MODEL)]
 @pytest.mark.parametrize("refusal", FINAL)
 def test_refused_sample_keeps_its_own_answer(rig, refusal):
     rig.connect()
-    rig.box.submit([doubtful()])
+    rig.box.submit([low_confidence()])
     rig.answer(rig.received()[0], refusal=refusal)
     last = rig.out[-1]
     assert (last.tier, last.status, last.class_name) == ("device", "standing", "red")
@@ -157,7 +157,7 @@ def test_refused_sample_keeps_its_own_answer(rig, refusal):
 
 def test_worker_without_the_bundle_does_not_take_the_answer_of_one_that_has_it(rig):
     rig.connect()
-    rig.box.submit([doubtful()])
+    rig.box.submit([low_confidence()])
     (message,) = rig.received()
     rig.answer(message, model=bytes(8), refusal=Refusal.UNKNOWN_MODEL)
     rig.answer(message)  # another pool was slower
@@ -168,7 +168,7 @@ def test_worker_without_the_bundle_does_not_take_the_answer_of_one_that_has_it(r
 
 def test_sample_whose_model_the_worker_does_not_know_is_offered_to_others(rig):
     rig.connect()
-    rig.box.submit([doubtful()])
+    rig.box.submit([low_confidence()])
     rig.answer(rig.received()[0], refusal=Refusal.UNKNOWN_MODEL)
     assert rig.received() == []  # not at once
     rig.later(2.6)
@@ -178,7 +178,7 @@ def test_sample_whose_model_the_worker_does_not_know_is_offered_to_others(rig):
 
 def test_model_that_nobody_knows_is_given_up_soon(rig):
     rig.connect()
-    rig.box.submit([doubtful(n) for n in range(12)])
+    rig.box.submit([low_confidence(n) for n in range(12)])
     sent = 0
     for _ in range(40):
         for message in rig.received():
@@ -204,7 +204,7 @@ def test_publish_that_the_broker_refuses_ends_the_sample(rig):
         return token
 
     rig.link.publish = refuse
-    rig.box.submit([doubtful()])
+    rig.box.submit([low_confidence()])
     rig.settle_link()
     rig.broker.route = route
     assert rig.out[-1].status == "standing" and "Packet too large" in rig.out[-1].reason
@@ -228,7 +228,7 @@ def lose_unacknowledged(rig: Rig) -> None:
 def test_message_that_ends_every_connection_is_given_up_and_others_are_sent(rig):
     rig.link.start()
     rig.box.handle(rig.link.events.get())
-    rig.box.submit([doubtful(n) for n in range(4)])
+    rig.box.submit([low_confidence(n) for n in range(4)])
     poison = rig.received()[1].header.sample
     drops = 0
     while not rig.link.events.empty():
@@ -249,7 +249,7 @@ def test_message_that_ends_every_connection_is_given_up_and_others_are_sent(rig)
 
 def test_broker_that_dies_often_loses_no_sample(rig):
     rig.connect()
-    rig.box.submit([doubtful(n) for n in range(4)])
+    rig.box.submit([low_confidence(n) for n in range(4)])
     for _ in range(6):
         lose_unacknowledged(rig)
         # It cannot be reached for a while: attempts fail in between.
@@ -263,10 +263,10 @@ def test_broker_that_dies_often_loses_no_sample(rig):
 def test_evicted_sample_keeps_its_own_answer_and_a_late_result_is_a_duplicate(tmp_path):
     rig = Rig(tmp_path / "s.db", max_bytes=150)
     rig.connect()
-    rig.box.submit([doubtful(0)])
+    rig.box.submit([low_confidence(0)])
     (first,) = rig.received()
-    rig.box.submit([doubtful(1)])
-    rig.box.submit([doubtful(2)])
+    rig.box.submit([low_confidence(1)])
+    rig.box.submit([low_confidence(2)])
     standing = [r for r in rig.out if r.status == "standing"]
     assert [r.source for r in standing] == ["0.jpg"] and "full" in standing[0].reason
     rig.answer(first)
@@ -279,7 +279,7 @@ def test_evicted_sample_keeps_its_own_answer_and_a_late_result_is_a_duplicate(tm
 
 def test_expired_sample_keeps_its_own_answer(tmp_path):
     rig = Rig(tmp_path / "s.db", max_age_s=60)
-    rig.box.submit([doubtful()])
+    rig.box.submit([low_confidence()])
     rig.later(61)
     assert rig.statuses() == [("device", "provisional"), ("device", "standing")]
     rig.later(1)
@@ -291,7 +291,7 @@ def test_expired_sample_keeps_its_own_answer(tmp_path):
 
 def test_samples_that_expired_in_a_long_absence_are_given_up_at_once(tmp_path):
     rig = Rig(tmp_path / "s.db", max_age_s=60)
-    rig.box.submit([doubtful(n) for n in range(100)])
+    rig.box.submit([low_confidence(n) for n in range(100)])
     rig.clock.now += 61
     ticks = 0
     while rig.box.deadline() <= rig.clock.now:
@@ -306,7 +306,7 @@ def test_samples_that_expired_in_a_long_absence_are_given_up_at_once(tmp_path):
 
 def test_malformed_and_unknown_results_are_counted_and_acknowledged_only(rig):
     rig.connect()
-    rig.box.submit([doubtful()])
+    rig.box.submit([low_confidence()])
     (message,) = rig.received()
     for payload in (b"", b"junk" * 20, ResultMessage(MODEL, b"stranger").encode()):
         rig.worker.publish(TOPICS.results, payload)
@@ -320,7 +320,7 @@ def test_malformed_and_unknown_results_are_counted_and_acknowledged_only(rig):
 
 def test_answer_of_another_model_keeps_its_number_without_a_class_name(rig):
     rig.connect()
-    rig.box.submit([doubtful()])
+    rig.box.submit([low_confidence()])
     rig.answer(rig.received()[0], model=b"\x02" * 8, label=1)
     assert (rig.out[-1].label, rig.out[-1].class_name) == (1, "class 1")
 
@@ -332,7 +332,7 @@ def test_random_losses_and_crashes_end_with_one_counted_result_each(tmp_path):
     for _ in range(400):
         action = rng.random()
         if action < 0.4 and total < 100:
-            rig.box.submit([doubtful(total % 100)])
+            rig.box.submit([low_confidence(total % 100)])
             total += 1
         elif action < 0.5:
             rig.link.drop()

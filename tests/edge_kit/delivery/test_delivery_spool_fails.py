@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edge_kit.errors import SpoolDamagedError, SpoolError
-from tests.support.rig import Rig, doubtful, spoil
+from tests.support.rig import Rig, low_confidence, spoil
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
 
 def test_full_disk_keeps_own_answers_of_new_samples_and_loses_no_old_one(rig):
     rig.connect()
-    rig.box.submit([doubtful(0)])
+    rig.box.submit([low_confidence(0)])
     (message,) = rig.received()
     settle = rig.spool.settle
 
@@ -28,7 +28,7 @@ def test_full_disk_keeps_own_answers_of_new_samples_and_loses_no_old_one(rig):
         raise SpoolError("the disk under the spool is full", "free some space")
 
     rig.spool.settle = full
-    rig.box.submit([doubtful(1)])
+    rig.box.submit([low_confidence(1)])
     assert rig.out[-1].status == "standing" and "is full" in rig.out[-1].reason
     assert rig.box.trouble is not None and rig.received() == []
     rig.answer(message)
@@ -37,7 +37,7 @@ def test_full_disk_keeps_own_answers_of_new_samples_and_loses_no_old_one(rig):
     rig.spool.settle = settle
     rig.later(6)
     assert len(rig.link.acked) == 1 and rig.box.trouble is None
-    rig.box.submit([doubtful(2)])
+    rig.box.submit([low_confidence(2)])
     assert len(rig.received()) == 1
     run = rig.box.counters
     assert (run.offloaded, run.answered, run.unspooled) == (2, 1, 1)
@@ -46,7 +46,7 @@ def test_full_disk_keeps_own_answers_of_new_samples_and_loses_no_old_one(rig):
 
 def test_spool_that_cannot_be_read_leaves_the_result_unacknowledged(rig):
     rig.connect()
-    rig.box.submit([doubtful()])
+    rig.box.submit([low_confidence()])
     (message,) = rig.received()
     get = rig.spool.get
 
@@ -65,14 +65,14 @@ def test_spool_that_cannot_be_read_leaves_the_result_unacknowledged(rig):
 
 def test_spool_that_is_closed_at_start_is_opened_later_and_its_samples_are_sent(tmp_path):
     before = Rig(tmp_path / "state" / "spool.db")
-    before.box.submit([doubtful(0)])
+    before.box.submit([low_confidence(0)])
     before.spool.close()
     (tmp_path / "state").rename(tmp_path / "away")
     (tmp_path / "state").write_text("in the way")
 
     rig = Rig(tmp_path / "state" / "spool.db")
     rig.connect()
-    rig.box.submit([doubtful(1)])
+    rig.box.submit([low_confidence(1)])
     assert [(r.source, r.status) for r in rig.out] == [("1.jpg", "standing")]
     assert "cannot be made" in rig.out[0].reason and "cannot be made" in str(rig.box.trouble)
     rig.later(5.1)
@@ -82,7 +82,7 @@ def test_spool_that_is_closed_at_start_is_opened_later_and_its_samples_are_sent(
     (tmp_path / "away").rename(tmp_path / "state")
     rig.later(5.1)
     assert rig.box.trouble is None and rig.box.pending == 1
-    rig.box.submit([doubtful(2)])
+    rig.box.submit([low_confidence(2)])
     for message in rig.received():
         rig.answer(message)
     finals = {r.source for r in rig.out if r.status == "final"}
@@ -96,7 +96,7 @@ def test_spool_that_is_closed_at_start_is_opened_later_and_its_samples_are_sent(
 def test_result_that_comes_while_the_spool_is_closed_is_not_lost(tmp_path):
     rig = Rig(tmp_path / "state" / "spool.db")
     rig.connect()
-    rig.box.submit([doubtful(0)])
+    rig.box.submit([low_confidence(0)])
     (message,) = rig.received()
     rig.spool.close()
     (tmp_path / "state").rename(tmp_path / "away")
@@ -117,7 +117,7 @@ def test_result_that_comes_while_the_spool_is_closed_is_not_lost(tmp_path):
 
 
 def test_damaged_spool_is_replaced_and_its_samples_keep_their_own_answers(rig):
-    rig.box.submit([doubtful(n) for n in range(3)])
+    rig.box.submit([low_confidence(n) for n in range(3)])
     spoil(rig.path)
     rig.connect()
     rig.box.tick()
@@ -125,14 +125,14 @@ def test_damaged_spool_is_replaced_and_its_samples_keep_their_own_answers(rig):
     assert run.standing + backlog.lost == 3 and rig.box.pending == 0
     assert "put aside" in rig.spool.notice and rig.box.trouble is None
     assert rig.spool.counters()["damaged"] == 1
-    rig.box.submit([doubtful(4)])
+    rig.box.submit([low_confidence(4)])
     rig.answer(rig.received()[-1])
     assert rig.statuses()[-1] == ("cloud", "final")
 
 
 def test_readable_samples_of_a_damaged_spool_get_one_more_result_each(rig, monkeypatch):
     rig.connect()
-    rig.box.submit([doubtful(n) for n in range(3)])
+    rig.box.submit([low_confidence(n) for n in range(3)])
     answered, *_rest = rig.received()
     rig.answer(answered)  # not recorded yet
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edge_kit.delivery.results import stored_result
-from tests.support.rig import Rig, doubtful
+from tests.support.rig import Rig, low_confidence
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}", '{"sample": "00", "label": 1}'])
 def test_unreadable_line_does_not_stop_the_samples_behind_it(rig, text):
     rig.connect()
-    rig.box.submit([doubtful(), doubtful(1)])
+    rig.box.submit([low_confidence(), low_confidence(1)])
     messages = rig.received()
     rig.box.flush()
     rig.spool._file._db.execute("UPDATE sample SET provisional = ?", (text,))

@@ -39,7 +39,7 @@ def photos(tmp_path_factory) -> Path:
     for name in CLASSES:
         for i in range(3):
             save(root / name / f"sure{i}.png", SURE[name], SIZE * (1 + i))
-        save(root / name / "doubtful.png", DOUBTFUL[name])
+        save(root / name / "low_confidence.png", DOUBTFUL[name])
     return root
 
 

@@ -312,7 +312,7 @@ def test_password_comes_from_a_file_or_the_environment(invoke, tmp_path, monkeyp
     assert "cannot be read" in str(result.exception)
 
 
-def test_what_is_not_given_comes_from_the_configuration(invoke, tmp_path):
+def test_missing_options_come_from_the_configuration(invoke, tmp_path):
     make_bundle(tmp_path / "b")
     (tmp_path / "edge-kit.toml").write_text('bundle = "b"\nspool = "here/spool.db"\n')
     result = invoke("--config", tmp_path / "edge-kit.toml", "--json")

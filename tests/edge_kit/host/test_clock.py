@@ -24,7 +24,7 @@ from edge_kit.link.mqtt import MqttLink
 from edge_kit.sources.source import Frame, MemorySource
 from edge_kit.wire import Topics
 from tests.support.device import DOUBTFUL, PHOTOS, WAIT_S, Worker
-from tests.support.rig import Clock, Rig, doubtful
+from tests.support.rig import Clock, Rig, low_confidence
 
 UNSET = 1_665_000_000.0  # what a board shows before anybody set its clock: 2022
 SET = 1_800_000_000.0
@@ -111,7 +111,7 @@ def test_answer_ages_are_right_after_the_clock_is_set(tmp_path):
     rig = Rig(tmp_path / "spool.db", dated=False)
     rig.wall.now = UNSET
     rig.connect()
-    rig.box.submit([doubtful()])  # captured one second ago
+    rig.box.submit([low_confidence()])  # captured one second ago
     (message,) = rig.received()
     rig.wall.now = SET
     rig.clock.now += 2
@@ -258,7 +258,7 @@ def test_device_connects_once_the_clock_is_set_and_all_is_answered(
     thread.start()
     assert out.full.wait(WAIT_S) and reported.wait(WAIT_S)
     assert "waiting until the clock is set" in said[0]
-    # All frames are classified and the doubtful ones spooled, and nobody knocked at the broker.
+    # All frames are classified and low-confidence ones spooled; the broker saw no connection.
     lines = [json.loads(line) for line in out.getvalue().splitlines()]
     assert sum(line["status"] == "provisional" for line in lines) == DOUBTFUL
     assert broker.log.read_text().count("New connection") == connections

@@ -74,7 +74,7 @@ def test_packets_arrive_whole_however_they_are_cut(size):
     assert received([stream[i : i + size] for i in range(0, len(stream), size)]) == want
 
 
-def test_what_was_read_ahead_is_handled_before_the_connection_counts_as_lost():
+def test_buffered_messages_are_handled_before_a_lost_connection():
     want = [b"%d" % i for i in range(500)]
     assert received([b"".join(map(publish, want))]) == want
 

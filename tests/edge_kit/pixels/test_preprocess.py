@@ -65,7 +65,7 @@ def test_shrinking_averages_instead_of_skipping():
 
 
 @pytest.mark.parametrize("resize", ["squash", "crop"])
-def test_it_stays_close_to_a_plain_antialiased_resize(resize):
+def test_resize_stays_close_to_plain_antialiased_resize(resize):
     """The quick shrink must not change what a model sees."""
     smooth = Image.fromarray(noise(12, 16)).resize((640, 480), Image.Resampling.BICUBIC)
     out = Preprocessor(Preprocessing(64, 48, resize=resize))(np.asarray(smooth))

@@ -77,7 +77,7 @@ def test_page_needs_no_network_and_escapes_names():
     assert "1,234" in page
 
 
-def test_most_doubtful_photos_come_first():
+def test_least_confident_photos_come_first():
     page = render(report())
     entropies = [float(e) for e in re.findall(r"entropy ([\d.]+), (?:sent|device)", page)]
     assert len(entropies) == DOUBTFUL
