@@ -37,12 +37,7 @@ class HalfAnswers:
 
 @dataclass(frozen=True)
 class SecondPass:
-    """What `second_pass` found.
-
-    Attributes:
-        engine: The device's engine.
-        photos: One a photo, in order; None for a photo that cannot be read.
-    """
+    """The device's engine, and what was found of each photo; None where it cannot be read."""
 
     engine: str
     photos: Sequence[HalfAnswers | None]

@@ -50,7 +50,6 @@ class Figures:
         engine: The device's.
         threshold: T of the run.
         broker: Which broker carried the messages.
-        classes: Class names.
     """
 
     answers: Sequence[Answer]

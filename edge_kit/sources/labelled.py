@@ -16,12 +16,7 @@ __all__ = ["LabelledPhoto", "lay_out", "list_photos", "pick"]
 
 @dataclass(frozen=True)
 class LabelledPhoto:
-    """A photo and its true class.
-
-    Attributes:
-        path: The file.
-        label: Index into the bundle's classes.
-    """
+    """A photo and its true class, an index into those of the bundle."""
 
     path: Path
     label: int

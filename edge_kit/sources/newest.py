@@ -57,12 +57,7 @@ class NewestFrame:
 
 
 class CapturedSource:
-    """A live source that captures on a thread of its own, from the first read to the close.
-
-    Args:
-        name: Of the source.
-        thread: Name of the thread.
-    """
+    """A live source that captures on a thread of its own, from the first read to the close."""
 
     live = True
 

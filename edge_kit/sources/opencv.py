@@ -49,12 +49,7 @@ def to_rgb(cv2: Any, image: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 class OpenCvCamera:
-    """What the cameras that OpenCV reads do alike; each opens in its own way.
-
-    Args:
-        name: For messages.
-        cv2: OpenCV, or a stand-in.
-    """
+    """What the cameras that OpenCV reads do alike; each opens in its own way."""
 
     def __init__(self, name: str, cv2: Any) -> None:
         self.name = name

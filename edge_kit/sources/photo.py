@@ -58,11 +58,7 @@ def _to_rgb(image: Any) -> NDArray[np.uint8]:
 
 
 class PhotoSource:
-    """Yield one photo.
-
-    Args:
-        path: The file.
-    """
+    """Yield one photo."""
 
     live = False
     dropped = 0

@@ -18,9 +18,6 @@ VIDEO_SUFFIXES = frozenset({".mp4", ".avi", ".mkv", ".mov", ".webm", ".m4v", ".m
 class VideoSource:
     """Yield every frame of a video file, as fast as it is read.
 
-    Args:
-        path: The file.
-
     Raises:
         MissingExtraError: OpenCV is not installed.
     """

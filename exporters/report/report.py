@@ -30,7 +30,6 @@ class ExportReport:
 
     Attributes:
         title: Model name.
-        classes: Class names.
         rule: The fitted exit rule.
         curve: The sweep on the calibration split, T ascending.
         calibration_photos: How many photos that split has.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from edge_kit.bench.measure.measurement import Configuration
@@ -12,43 +12,56 @@ from edge_kit.bench.measure.score import LabelledSet, Score
 from edge_kit.bench.report.report import BenchReport
 from edge_kit.records import to_json
 
-__all__ = ["Accuracy", "Answers", "better", "compare_accuracy"]
+__all__ = ["Accuracy", "Answers", "Contender", "any_ranked", "better", "compare_accuracy"]
 
 SIGNIFICANT = 0.05
 
 
 @dataclass(frozen=True)
-class Answers:
-    """What one model file on one board answered; the threads that gave the same are put together.
+class Contender:
+    """What one file has to show among comparable results.
 
     Attributes:
-        label: Whose it is: the file's name.
+        label: The file's name.
         board: The board's.
         version: Of edge-kit and of the engine.
-        configuration: One of them.
-        threads: All numbers of threads that gave these answers.
-        score: Right ones.
-        answers: Class index of each photo, in the order of the set.
         unfit: Why it is not ranked; empty when it is.
         rank: From 1; None when it is not ranked.
-        alike: Photos that are answered as by the first of the group.
     """
 
     label: str
     board: str
     version: str
+    unfit: str = field(default="", kw_only=True)
+    rank: int | None = field(default=None, kw_only=True)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the keys that every entry of a comparison has."""
+        return {key: getattr(self, key) for key in ("label", "board", "version", "rank", "unfit")}
+
+
+def any_ranked(entries: Iterable[Contender]) -> bool:
+    """Return whether a ranking came about."""
+    return any(e.rank is not None for e in entries)
+
+
+@dataclass(frozen=True)
+class Answers(Contender):
+    """What one model file on one board answered; the threads that gave the same are put together.
+
+    Attributes:
+        configuration: One of them.
+        threads: All numbers of threads that gave these answers.
+        score: Right ones.
+        answers: Class index of each photo, in the order of the set.
+        alike: Photos that are answered as by the first of the group.
+    """
+
     configuration: Configuration
     threads: tuple[int, ...]
     score: Score
     answers: tuple[int, ...]
-    unfit: str = ""
-    rank: int | None = None
     alike: int | None = None
-
-
-def entry_json(entry: Any) -> dict[str, Any]:
-    """Return the JSON keys that every entry of a comparison has."""
-    return {key: getattr(entry, key) for key in ("label", "board", "version", "rank", "unfit")}
 
 
 @dataclass(frozen=True)
@@ -64,11 +77,6 @@ class Accuracy:
     entries: Sequence[Answers]
 
     @property
-    def ranked(self) -> bool:
-        """Return whether they could be ranked."""
-        return any(e.rank is not None for e in self.entries)
-
-    @property
     def title(self) -> str:
         """Return it for people."""
         return f"top-1 on {self.labelled.title if self.labelled else 'photos that are not told'}"
@@ -80,7 +88,7 @@ class Accuracy:
             "photos": self.labelled and len(self.labelled.labels),
             "entries": [
                 {
-                    **entry_json(e),
+                    **e.to_json(),
                     **e.configuration.work,
                     "threads": list(e.threads),
                     "top1": to_json(e.score),
@@ -92,12 +100,9 @@ class Accuracy:
 
 
 def compare_accuracy(reports: Mapping[str, BenchReport]) -> list[Accuracy]:
-    """Group results by their photos, and rank those that several files share.
+    """Group the results of labelled reports by their photos; rank those that several share.
 
     Marks do not matter here: a hot or busy board is slower, not less right.
-
-    Args:
-        reports: By label.
     """
     # By the labels too: a file from elsewhere may give other photos the same name.
     sets: dict[tuple[object, ...], LabelledSet | None] = {}
@@ -113,7 +118,7 @@ def compare_accuracy(reports: Mapping[str, BenchReport]) -> list[Accuracy]:
             entry = Answers(*who, c, (c.threads,), m.top1, m.top1_answers)
             _join(found.setdefault(name, []), entry)
     groups = [Accuracy(sets[name], _rank(sets[name], entries)) for name, entries in found.items()]
-    return sorted(groups, key=lambda g: not g.ranked)
+    return sorted(groups, key=lambda g: not any_ranked(g.entries))
 
 
 def better(first: Sequence[int], second: Sequence[int], labels: Sequence[int]) -> bool:

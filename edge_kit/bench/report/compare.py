@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from edge_kit.bench.measure.measurement import Configuration, Measurement
-from edge_kit.bench.report.accuracy import Accuracy, compare_accuracy, entry_json
+from edge_kit.bench.report.accuracy import Accuracy, Contender, any_ranked, compare_accuracy
 from edge_kit.bench.report.report import BenchReport
 from edge_kit.errors import UsageError
 from edge_kit.records import to_json
@@ -20,24 +20,10 @@ FEWEST_CALLS = 20
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One measurement among comparable ones.
+class Entry(Contender):
+    """One measurement among comparable ones."""
 
-    Attributes:
-        label: Whose it is: the file's name.
-        board: The board's.
-        version: Of edge-kit and of the engine.
-        measurement: The figures.
-        unfit: Why it is not ranked; empty when it is.
-        rank: From 1; None when it is not ranked.
-    """
-
-    label: str
-    board: str
-    version: str
     measurement: Measurement
-    unfit: str
-    rank: int | None = None
 
     @property
     def p50(self) -> float:
@@ -61,11 +47,6 @@ class Group:
     entries: Sequence[Entry]
 
     @property
-    def ranked(self) -> bool:
-        """Return whether at least two could be ranked."""
-        return any(e.rank is not None for e in self.entries)
-
-    @property
     def title(self) -> str:
         """Return what they have in common."""
         return f"{self.configuration.full_title}, model {self.model}"
@@ -86,12 +67,12 @@ class Comparison:
     @property
     def ranked(self) -> bool:
         """Return whether anything could be ranked."""
-        return self.speed_ranked or any(group.ranked for group in self.accuracy)
+        return self.speed_ranked or any(any_ranked(group.entries) for group in self.accuracy)
 
     @property
     def speed_ranked(self) -> bool:
         """Return whether any two are told apart by their speed."""
-        return any(group.ranked for group in self.groups)
+        return any(any_ranked(group.entries) for group in self.groups)
 
     def to_json(self) -> dict[str, Any]:
         """Return the documented form."""
@@ -102,10 +83,7 @@ class Comparison:
 
 
 def compare(reports: Mapping[str, BenchReport]) -> Comparison:
-    """Sort measurements into groups of the same work, and rank within each.
-
-    Args:
-        reports: By label, at least two.
+    """Sort the measurements of labelled reports into groups of the same work, and rank in each.
 
     Raises:
         UsageError: There are fewer than two.
@@ -115,13 +93,15 @@ def compare(reports: Mapping[str, BenchReport]) -> Comparison:
     works: dict[_Work, list[Entry]] = {}
     for label, report in reports.items():
         for m in report.measurements:
-            entry = Entry(label, report.board_name, report.version_with(m), m, _unfit(m))
+            entry = Entry(label, report.board_name, report.version_with(m), m, unfit=_unfit(m))
             works.setdefault(_Work.of(report, m.configuration), []).append(entry)
     groups = [
         Group(work.model[:16], entries[0].measurement.configuration, _rank(work, entries, works))
         for work, entries in works.items()
     ]
-    return Comparison(sorted(groups, key=lambda g: not g.ranked), compare_accuracy(reports))
+    return Comparison(
+        sorted(groups, key=lambda g: not any_ranked(g.entries)), compare_accuracy(reports)
+    )
 
 
 class _Work(NamedTuple):
@@ -174,7 +154,7 @@ def _why_alone(work: _Work, entry: Entry, works: Mapping[_Work, Sequence[Entry]]
 
 def _group_json(group: Group) -> dict[str, Any]:
     entries = [
-        {**entry_json(e), "inference_ms": to_json(e.measurement.inference)} for e in group.entries
+        {**e.to_json(), "inference_ms": to_json(e.measurement.inference)} for e in group.entries
     ]
     threads = group.configuration.threads
     work = group.configuration.work

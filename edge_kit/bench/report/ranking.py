@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edge_kit.bench.report.accuracy import Accuracy, Answers
+from edge_kit.bench.report.accuracy import Answers, Contender
 from edge_kit.bench.report.compare import Comparison, Entry, Group
 from edge_kit.device.output import printable
 
@@ -11,27 +11,20 @@ __all__ = ["ranking"]
 
 def ranking(found: Comparison) -> str:
     """Return each group with its ranking, and why the rest is not ranked."""
-    parts = [*map(_lines, found.groups), *map(_accuracy_lines, found.accuracy)]
+    parts = [_lines(group) for group in found.groups]
+    parts += [[a.title, *map(_answers_line, a.entries)] for a in found.accuracy]
     # The files may come from elsewhere; control characters in them must not reach a terminal.
     return "\n\n".join("\n".join(map(printable, lines)) for lines in parts)
 
 
-def _accuracy_lines(found: Accuracy) -> list[str]:
-    return [found.title, *(_answers_line(e) for e in found.entries)]
-
-
 def _answers_line(entry: Answers) -> str:
-    place = "-" if entry.rank is None else f"{entry.rank}."
     s = entry.score
     share = f"{s.right} of {s.total}, {s.share:.3f} ({s.low:.2f}-{s.high:.2f})"
     numbers = ", ".join(map(str, entry.threads))
     plural = "" if entry.threads == (1,) else "s"
     what = f"{entry.configuration.title}, {numbers} thread{plural}"
-    who = f"{entry.label} ({entry.board}; {entry.version}), {what}"
     same = f", {entry.alike} of {s.total} answered as by the first"
-    alike = "" if entry.alike is None else same
-    why = f", not ranked: {entry.unfit}" if entry.unfit else ""
-    return f"{place:>4}  {share}  {who}{alike}{why}"
+    return _row(entry, f"  {share}", f", {what}{'' if entry.alike is None else same}")
 
 
 def _lines(group: Group) -> list[str]:
@@ -40,10 +33,12 @@ def _lines(group: Group) -> list[str]:
 
 
 def _line(entry: Entry, best: float) -> str:
-    failed, ranked = entry.measurement.inference is None, entry.rank is not None
-    place = f"{entry.rank}." if ranked else "-"
-    time = "" if failed else f"{entry.p50:.2f} ms"
-    ratio = f"{entry.p50 / best:.2f} x" if ranked and best else ""
-    who = f"{entry.label} ({entry.board}; {entry.version})"
+    time = "" if entry.measurement.inference is None else f"{entry.p50:.2f} ms"
+    ratio = f"{entry.p50 / best:.2f} x" if entry.rank is not None and best else ""
+    return _row(entry, f"{time:>13}{ratio:>9}", "")
+
+
+def _row(entry: Contender, figures: str, what: str) -> str:
+    place = "-" if entry.rank is None else f"{entry.rank}."
     why = f", not ranked: {entry.unfit}" if entry.unfit else ""
-    return f"{place:>4}{time:>13}{ratio:>9}  {who}{why}"
+    return f"{place:>4}{figures}  {entry.label} ({entry.board}; {entry.version}){what}{why}"

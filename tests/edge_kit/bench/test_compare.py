@@ -154,7 +154,7 @@ def test_top1_on_other_photos_is_not_ranked():
 @pytest.mark.parametrize("labels", [(0,) * 40, (0, 1) * 3], ids=["other", "fewer"])
 def test_set_with_other_labels_is_another_set(labels):
     found = compare({"a": report_of(answered(1)), "b": report_of(answered(1, labels))})
-    assert [g.ranked for g in found.accuracy] == [False, False]
+    assert len(found.accuracy) == 2 and not found.ranked
 
 
 def test_top1_on_unknown_photos_is_not_ranked():
