@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from edge_kit.errors import EdgeKitError, UsageError
+from edge_kit.errors import EdgeKitError
 from edge_kit.host.signals import signals_interrupt
 from edge_kit.terminal.progress import ProgressBars
 
@@ -55,11 +55,8 @@ def demo(
     from edge_kit.sources.photo import read_photo
 
     check_installed("edge-kit demo", "demo")
-    config = DemoConfig(
-        bundle or _asset("clothing.ekb", "--bundle"),
-        photos or _asset("photos", "--photos"),
-        fps, limit, engine, threshold,
-    )  # fmt: skip
+    bundle, photos = bundle or ASSETS / "clothing.ekb", photos or ASSETS / "photos"
+    config = DemoConfig(bundle, photos, fps, limit, engine, threshold)
     with ProgressBars(named=True) as progress:
         figures = run_demo(config, progress.step)
     least_confident = sorted(figures.answers, key=lambda a: -a.entropy)[:_SHOWN]
@@ -77,15 +74,6 @@ def demo(
     else:
         click.echo(_table(result))
         click.echo(f"\nReport: {report}")
-
-
-def _asset(name: str, option: str) -> Path:
-    path = ASSETS / name
-    if not path.exists():
-        raise UsageError(
-            f"this installation lacks the demo's {name}", f"name your own with {option}"
-        )
-    return path
 
 
 def _table(f: Mapping[str, Any]) -> str:
