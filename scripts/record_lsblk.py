@@ -3,11 +3,11 @@
 
     python scripts/record_lsblk.py WORK [MACHINE ...]
 
-Each `tests/support/machines/*.toml` describes a machine: its disks, the commands that bring about
-its situations, and what the guards shall say of each device. A Debian guest in QEMU really performs
+Each `tests/support/boards/machines/*.toml` describes a machine: its disks, the commands that
+bring about its situations, and what the guards shall say of each device. A Debian guest in QEMU really performs
 them (mdadm --create, cryptsetup luksFormat, mount, ...) and runs `boards.flash.reading`, whose
-answers become `tests/support/data/lsblk/MACHINE.json`. WORK keeps the guest's root (about
-800 MB) between runs.
+answers become `tests/support/boards/lsblk_recordings/MACHINE.json`. WORK keeps the guest's root
+(about 800 MB) between runs.
 
 Needs mmdebstrap, qemu-system-x86_64, qemu-img, depmod, cpio, and root; no KVM, no loop devices.
 """
@@ -213,7 +213,9 @@ def record(file: Path, work: Path) -> None:
     rows = ",\n".join(row_lines(row) for row in states)
     text = f'{json.dumps(head)[:-1]}, "states": [\n{rows}\n]}}\n'
     json.loads(text)
-    (REPO / "tests/support/data/lsblk" / f"{file.stem}.json").write_text(text, encoding="utf-8")
+    (REPO / "tests/support/boards/lsblk_recordings" / f"{file.stem}.json").write_text(
+        text, encoding="utf-8"
+    )
 
 
 def row_lines(row: dict[str, Any]) -> str:
@@ -234,6 +236,6 @@ if __name__ == "__main__":
     parser.add_argument("machines", nargs="*")
     asked = parser.parse_args()
     asked.work.mkdir(parents=True, exist_ok=True)
-    for file in sorted((REPO / "tests/support/machines").glob("*.toml")):
+    for file in sorted((REPO / "tests/support/boards/machines").glob("*.toml")):
         if not asked.machines or file.stem in asked.machines:
             record(file, asked.work.resolve())

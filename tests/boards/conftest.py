@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.stock import EPOCH
+from tests.support.boards.stock import EPOCH
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ from exporters.config import (  # noqa: E402
 )
 from exporters.pipeline import export as run_export  # noqa: E402
 from exporters.progress import SilentProgress  # noqa: E402
-from tests.support import shapes  # noqa: E402
+from tests.support.export import shapes  # noqa: E402
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
 
@@ -68,7 +68,7 @@ def folder(tmp_path_factory):
 def arguments(folder):
     return [
         *(
-            "tests.support.shapes:build",
+            "tests.support.export.shapes:build",
             "--weights",
             str(folder / "w.pt"),
             "--size",
@@ -144,7 +144,7 @@ def config_of(folder, out="bundle", weights="w.pt", **changes) -> ExportConfig:
     parts = {
         "data": DataConfig(folder / "data"),
         "model": ModelConfig(
-            "tests.support.shapes:build",
+            "tests.support.export.shapes:build",
             folder / weights,
             size=shapes.SIZE,
             mean=shapes.MEAN,
@@ -210,7 +210,7 @@ def test_failed_gate_names_figure_and_leaves_report(answer, folder):
 
 
 def test_list_cuts_runs_without_data_and_out(arguments):
-    names = ["tests.support.shapes:build", "--size", "32", "--list-cuts"]
+    names = ["tests.support.export.shapes:build", "--size", "32", "--list-cuts"]
     table = CliRunner().invoke(export, names, catch_exceptions=False).stdout
     assert [line.split()[-5] for line in table.splitlines()[1:]]
     assert any(line.startswith(">") for line in table.splitlines())
@@ -253,7 +253,7 @@ def test_occupied_out_is_refused_before_work(arguments, tmp_path):
 
 
 def test_missing_flag_or_bad_number_says_why():
-    assert "needs --data" in str(failure(["tests.support.shapes:build", "--out", "x"]))
+    assert "needs --data" in str(failure(["tests.support.export.shapes:build", "--out", "x"]))
     done = CliRunner().invoke(export, ["m:f", "--list-cuts", "--mean", "1,2"])
     assert done.exit_code == 2
     assert "not three numbers" in done.output

@@ -1,6 +1,7 @@
 """Whole images, built and booted. Minutes each: ``make image-test``.
 
-IMAGE names an image that `tests.support.emulated.build` made already and saves the first build.
+IMAGE names an image that `tests.support.boards.emulated.build` made already and saves the first
+build.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from boards.commands.boards import CHECK
 from boards.image.partitions import partitions
 from boards.image.unpack import copy_raw
 from boards.onboard.settings import FILE
-from tests.support.emulated import ASSETS, BUNDLE, Board, build, emulated
-from tests.support.estserver import PASSWORD, USER, EstServer, make_authority
+from tests.support.boards.emulated import ASSETS, BUNDLE, Board, build, emulated
+from tests.support.boards.estserver import PASSWORD, USER, EstServer, make_authority
+from tests.support.boards.stock import run
+from tests.support.boards.timeserver import TimeServer
 from tests.support.mosquitto import Mosquitto, free_port
-from tests.support.stock import run
-from tests.support.timeserver import TimeServer
 
 pytestmark = pytest.mark.image
 

@@ -1,7 +1,7 @@
 """Stock systems, customized and booted in QEMU: ``make image-test``.
 
 Four minutes each on two idle cores, and five for making each stock system.
-STOCK_BOOKWORM and STOCK_TRIXIE name images that tests/support/raspios.py has made before.
+STOCK_BOOKWORM and STOCK_TRIXIE name images that tests/support/boards/raspios.py has made before.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from boards.emulator.boot import start
 from boards.emulator.listener import DeviceListener
 from boards.image.hook import LOG, PAYLOAD, SCRIPT
 from boards.onboard.settings import FILE
-from tests.support.emulated import ASSETS, BUNDLE, Board, reach, worker
+from tests.support.boards.emulated import ASSETS, BUNDLE, Board, reach, worker
+from tests.support.boards.raspios import make_raspios
+from tests.support.boards.shell import Shell, make_key
+from tests.support.boards.stock import DISK_ID, run
 from tests.support.mosquitto import Mosquitto, free_port
-from tests.support.raspios import make_raspios
-from tests.support.shell import Shell, make_key
-from tests.support.stock import DISK_ID, run
 
 pytestmark = pytest.mark.image
 

@@ -11,7 +11,7 @@ from boards.emulator.boot import boot_files, command_line, start
 from boards.image.partitions import assemble, make_fat
 from boards.onboard.settings import FILE
 from edge_kit.errors import ImageError, UsageError
-from tests.support.stock import EPOCH, tools
+from tests.support.boards.stock import EPOCH, tools
 
 
 def test_kernel_command_line_is_the_images_but_for_the_console():

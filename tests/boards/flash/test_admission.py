@@ -10,7 +10,7 @@ import pytest
 from boards.flash.admission import Admission
 from boards.flash.disks import Disk, parse_disks
 from edge_kit.errors import ImageError, UsageError
-from tests.support.lsblk import GB, answer, disk, part, usb
+from tests.support.boards.lsblk import GB, answer, disk, part, usb
 
 PC = disk("sda", 500 * GB, part("sda1", at="/"), serial="PC")
 NEED = 4 * GB

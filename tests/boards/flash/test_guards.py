@@ -12,10 +12,10 @@ import pytest
 from boards.flash.disks import Disk, find, parse_disks
 from boards.flash.guards import LARGEST, candidates, may_flash, objections
 from edge_kit.errors import ImageError
-from tests.support.lsblk import GB, answer, disk, on, part, sd, usb
+from tests.support.boards.lsblk import GB, answer, disk, on, part, sd, usb
 
 IMAGE = 4 * GB
-RECORDED = Path(__file__).parents[2] / "support/data/lsblk"
+RECORDED = Path(__file__).parents[2] / "support/boards/lsblk_recordings"
 
 PC = disk("sda", 500 * GB, part("sda1", at="/boot/efi", fstype="vfat"), part("sda2", at="/"))
 

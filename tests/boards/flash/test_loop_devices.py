@@ -29,7 +29,7 @@ from boards.flash.source import open_source
 from boards.flash.write import flash
 from edge_kit.errors import ImageError
 from edge_kit.terminal.command_line import run_group
-from tests.support.loops import Loop, why_not
+from tests.support.boards.loops import Loop, why_not
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
 

@@ -14,7 +14,7 @@ from boards.flash.disks import find
 from boards.flash.guards import may_flash, objections
 from boards.flash.reading import Reading, disks_of, parse_blkid, read_disks, take_reading
 from edge_kit.errors import ImageError
-from tests.support.lsblk import GB, answer, disk, on, part, sd, usb
+from tests.support.boards.lsblk import GB, answer, disk, on, part, sd, usb
 
 PC = disk("sda", 500 * GB, part("sda1", at="/"))
 

@@ -9,7 +9,7 @@ import pytest
 
 from boards.flash.guards import may_flash, objections
 from boards.flash.reading import disks_of
-from tests.support.recorded import MACHINES, described, recorded, states
+from tests.support.boards.recorded import MACHINES, described, recorded, states
 
 IMAGE = 48 << 20
 # In use, or unfit; --force-device does not help. All other objections it overrules.

@@ -23,7 +23,7 @@ from boards.flash.disks import find
 from boards.flash.guards import objections
 from boards.flash.reading import read_disks
 from edge_kit.terminal.command_line import run_group
-from tests.support.loops import Loop, why_not
+from tests.support.boards.loops import Loop, why_not
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
 

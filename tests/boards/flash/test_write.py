@@ -16,7 +16,7 @@ from boards.flash.bmap import BlockMap, Range, make_map, whole_map
 from boards.flash.source import ImageSource, open_source
 from boards.flash.write import HEAD, check_map, flash, pieces
 from edge_kit.errors import ImageError
-from tests.support.memorycard import MemoryCard
+from tests.support.boards.memorycard import MemoryCard
 
 SIZE = 9 << 20
 DATA = random.Random(2).randbytes(SIZE)

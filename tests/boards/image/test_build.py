@@ -19,7 +19,7 @@ from edge_kit.cli import cli
 from edge_kit.errors import ConfigError, ImageError, UsageError
 from edge_kit.records import from_json, to_json
 from edge_kit.terminal.command_line import run_group
-from tests.support.stock import run, tools
+from tests.support.boards.stock import run, tools
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from boards.image.hook import HOOK, LOG, PAYLOAD, SCRIPT
 from boards.image.wheels import Wheel
 from boards.onboard.settings import FILE, Settings
 from edge_kit.errors import ImageError, UsageError
-from tests.support.stock import CMDLINE, DISK_ID, make_stock, run, tools
+from tests.support.boards.stock import CMDLINE, DISK_ID, make_stock, run, tools
 
 pytestmark = tools
 SETTINGS = Settings.parse("[secrets]\nbroker_password = 'hunter2'\n[run]\ncamera = 'auto'\n")

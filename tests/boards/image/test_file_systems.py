@@ -10,7 +10,7 @@ import pytest
 
 from boards.image.partitions import assemble, make_ext4, make_fat, partitions
 from edge_kit.errors import ImageError
-from tests.support.stock import EPOCH, run, tools
+from tests.support.boards.stock import EPOCH, run, tools
 
 
 @tools

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.enrolling import Board
-from tests.support.estserver import EstServer, make_authority
+from tests.support.boards.enrolling import Board
+from tests.support.boards.estserver import EstServer, make_authority
 
 
 @pytest.fixture(scope="module")

@@ -31,8 +31,8 @@ from boards.onboard.firstboot import DATA
 from boards.onboard.programs import call
 from boards.onboard.settings import Settings
 from edge_kit.host.clock import ClockWait
-from tests.support.enrolling import RESTART, Board, Killed
-from tests.support.estserver import PASSWORD, USER, openssl
+from tests.support.boards.enrolling import RESTART, Board, Killed
+from tests.support.boards.estserver import PASSWORD, USER, openssl
 from tests.support.mosquitto import free_port
 
 

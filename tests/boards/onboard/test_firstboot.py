@@ -12,7 +12,7 @@ import pytest
 from boards.onboard.firstboot import DATA, device_serial
 from boards.onboard.settings import Settings
 from edge_kit.device.config import resolve
-from tests.support.freshboard import KEY, PEM, TEXT, Board
+from tests.support.boards.freshboard import KEY, PEM, TEXT, Board
 
 
 @pytest.fixture

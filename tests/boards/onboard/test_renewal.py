@@ -13,8 +13,8 @@ from boards.onboard.enroll import Enrolment, until_done
 from boards.onboard.est import EstError
 from boards.onboard.programs import call
 from edge_kit.telemetry.certificate import read_certificate
-from tests.support.enrolling import RESTART, Board
-from tests.support.estserver import PASSWORD, USER, openssl
+from tests.support.boards.enrolling import RESTART, Board
+from tests.support.boards.estserver import PASSWORD, USER, openssl
 
 
 def days_later(days: float) -> Callable[[], float]:

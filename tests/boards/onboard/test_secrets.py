@@ -11,7 +11,7 @@ import pytest
 
 from boards.onboard.firstboot import DATA, DONE
 from boards.onboard.settings import FILE, Settings
-from tests.support.freshboard import PEM, Board
+from tests.support.boards.freshboard import PEM, Board
 
 
 @pytest.fixture

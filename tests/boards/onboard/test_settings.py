@@ -7,7 +7,7 @@ import tomllib
 import pytest
 
 from boards.onboard.settings import Settings, SettingsError, dump
-from tests.support.freshboard import KEY, PEM, TEXT
+from tests.support.boards.freshboard import KEY, PEM, TEXT
 
 
 @pytest.mark.parametrize(

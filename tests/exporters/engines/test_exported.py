@@ -15,7 +15,7 @@ from edge_kit.engines.image_input import image_batch  # noqa: E402
 from edge_kit.tensors import TensorSpec  # noqa: E402
 from exporters.engines.exported import describe  # noqa: E402
 from exporters.engines.onnx_export import export_full, trace_to_onnx  # noqa: E402
-from tests.support.tiny_halves import SIZE, photos  # noqa: E402
+from tests.support.export.tiny_halves import SIZE, photos  # noqa: E402
 
 pytestmark = pytest.mark.export
 

@@ -17,7 +17,7 @@ from exporters.engines.islands import MAX_NAMED, assert_all_int8, float_islands 
 from exporters.engines.onnx_export import export_end_float  # noqa: E402
 from exporters.engines.onnx_quant import SCHEMES, export_end_onnx  # noqa: E402
 from tests.support import tiny_tflite  # noqa: E402
-from tests.support.tiny_halves import SIZE, photos, trained  # noqa: E402
+from tests.support.export.tiny_halves import SIZE, photos, trained  # noqa: E402
 
 pytestmark = pytest.mark.export
 

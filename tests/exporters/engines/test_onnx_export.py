@@ -24,8 +24,8 @@ from exporters.engines.onnx_export import (  # noqa: E402
 )
 from exporters.graph.cuts import choose, find_cuts, split  # noqa: E402
 from exporters.graph.trace import trace  # noqa: E402
-from tests.support import tiny_nets  # noqa: E402
-from tests.support.tiny_halves import (  # noqa: E402
+from tests.support.export import tiny_nets  # noqa: E402
+from tests.support.export.tiny_halves import (  # noqa: E402
     CHANNELS,
     PER_CHANNEL,
     SIZE,

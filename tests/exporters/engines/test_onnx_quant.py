@@ -21,7 +21,7 @@ from exporters.engines.onnx_export import export_end_float  # noqa: E402
 from exporters.engines.onnx_quant import SCHEMES, export_end_onnx  # noqa: E402
 from exporters.graph.halves import EndModel, Halves  # noqa: E402
 from tests.exporters.engines.test_saturation import neighbour_sums  # noqa: E402
-from tests.support.tiny_halves import (  # noqa: E402
+from tests.support.export.tiny_halves import (  # noqa: E402
     CHANNELS,
     CLASSES,
     PER_CHANNEL,
@@ -33,7 +33,7 @@ from tests.support.tiny_halves import (  # noqa: E402
     photos,
     trained,
 )
-from tests.support.tiny_nets import BLOCKS  # noqa: E402
+from tests.support.export.tiny_nets import BLOCKS  # noqa: E402
 
 pytestmark = pytest.mark.export
 

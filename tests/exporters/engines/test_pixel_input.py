@@ -11,7 +11,7 @@ from torch import nn  # noqa: E402
 
 from exporters.engines.pixel_input import pixel_input  # noqa: E402
 from exporters.graph.halves import Normalize  # noqa: E402
-from tests.support.tiny_halves import PER_CHANNEL  # noqa: E402
+from tests.support.export.tiny_halves import PER_CHANNEL  # noqa: E402
 
 pytestmark = pytest.mark.export
 

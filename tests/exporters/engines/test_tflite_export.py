@@ -20,7 +20,7 @@ from exporters.engines.tflite_export import export_end_tflite  # noqa: E402
 from exporters.graph.halves import EndModel  # noqa: E402
 from exporters.judge.gates import tflite_agreement  # noqa: E402
 from exporters.judge.tflite_loads import tflite_loads  # noqa: E402
-from tests.support.tiny_halves import (  # noqa: E402
+from tests.support.export.tiny_halves import (  # noqa: E402
     CHANNELS,
     PER_CHANNEL,
     SIZE,
@@ -31,7 +31,7 @@ from tests.support.tiny_halves import (  # noqa: E402
     photos,
     trained,
 )
-from tests.support.tiny_nets import BLOCKS  # noqa: E402
+from tests.support.export.tiny_nets import BLOCKS  # noqa: E402
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
 

@@ -11,7 +11,7 @@ from torch import nn  # noqa: E402
 from edge_kit.errors import ExportError, UsageError  # noqa: E402
 from exporters.graph.cuts import Candidate, choose, find_cuts, split  # noqa: E402
 from exporters.graph.trace import Traced, trace  # noqa: E402
-from tests.support.tiny_nets import (  # noqa: E402
+from tests.support.export.tiny_nets import (  # noqa: E402
     BLOCK_MACS,
     BLOCKS,
     DEEP_MACS,

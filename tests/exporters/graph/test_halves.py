@@ -22,7 +22,7 @@ from exporters.graph.halves import (  # noqa: E402
     principal_bottleneck,
     round_features,
 )
-from tests.support.tiny_halves import CLASSES, batch, photos, trained  # noqa: E402
+from tests.support.export.tiny_halves import CLASSES, batch, photos, trained  # noqa: E402
 
 pytestmark = pytest.mark.export
 

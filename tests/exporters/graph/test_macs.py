@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 from torch import fx, nn  # noqa: E402
 
 from exporters.graph.macs import record  # noqa: E402
-from tests.support.tiny_nets import (  # noqa: E402
+from tests.support.export.tiny_nets import (  # noqa: E402
     BLOCK_MACS,
     DEEP_MACS,
     DENSE_MACS,

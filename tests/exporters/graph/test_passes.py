@@ -11,7 +11,7 @@ from torch.nn import functional as F  # noqa: E402, N812
 
 from exporters.graph.macs import record  # noqa: E402
 from exporters.graph.passes import BATCH, fix_pools, fold_sizes, spell_out  # noqa: E402
-from tests.support.tiny_nets import BLOCKS, images, net  # noqa: E402
+from tests.support.export.tiny_nets import BLOCKS, images, net  # noqa: E402
 
 pytestmark = pytest.mark.export
 

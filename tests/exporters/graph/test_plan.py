@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from edge_kit.errors import ExportError  # noqa: E402
 from exporters.graph.plan import check_classes, fingerprint  # noqa: E402
 from exporters.graph.trace import trace  # noqa: E402
-from tests.support.tiny_nets import SHAPE, net  # noqa: E402
+from tests.support.export.tiny_nets import SHAPE, net  # noqa: E402
 
 pytestmark = pytest.mark.export
 

@@ -11,7 +11,16 @@ from torch import nn  # noqa: E402
 from edge_kit.errors import ExportError  # noqa: E402
 from exporters.graph.cuts import choose, find_cuts, split  # noqa: E402
 from exporters.graph.trace import trace  # noqa: E402
-from tests.support.tiny_nets import BLOCKS, CLASSES, SHAPE, Net, Residual, images, net, settle  # noqa: E402
+from tests.support.export.tiny_nets import (  # noqa: E402
+    BLOCKS,
+    CLASSES,
+    SHAPE,
+    Net,
+    Residual,
+    images,
+    net,
+    settle,
+)
 
 pytestmark = pytest.mark.export
 

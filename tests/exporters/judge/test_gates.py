@@ -24,7 +24,7 @@ from exporters.judge.gates import (  # noqa: E402
     tflite_agreement,
 )
 from exporters.judge.tflite_loads import tflite_loads  # noqa: E402
-from tests.support.tiny_halves import CHANNELS, CLASSES, SIZE, photos, trained  # noqa: E402
+from tests.support.export.tiny_halves import CHANNELS, CLASSES, SIZE, photos, trained  # noqa: E402
 
 pytestmark = pytest.mark.export
 

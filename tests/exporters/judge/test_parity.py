@@ -22,7 +22,7 @@ from exporters.judge.parity import (  # noqa: E402
     stored_full,
     tail_parity,
 )
-from tests.support.tiny_halves import CHANNELS, SIZE, Full, batch, photos, trained  # noqa: E402
+from tests.support.export.tiny_halves import CHANNELS, SIZE, Full, batch, photos, trained  # noqa: E402
 
 pytestmark = pytest.mark.export
 

@@ -20,7 +20,7 @@ from exporters.engines.onnx_export import export_end_float, export_tail  # noqa:
 from exporters.engines.onnx_quant import export_end_onnx  # noqa: E402
 from exporters.judge import gates  # noqa: E402
 from exporters.judge.gates import Gate, require  # noqa: E402
-from tests.support.tiny_halves import CHANNELS, CLASSES, SIZE, photos, trained  # noqa: E402
+from tests.support.export.tiny_halves import CHANNELS, CLASSES, SIZE, photos, trained  # noqa: E402
 
 pytestmark = pytest.mark.export
 

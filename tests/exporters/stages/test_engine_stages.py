@@ -29,7 +29,7 @@ from exporters.stages.engines import build_engines  # noqa: E402
 from exporters.stages.training import training_recipe  # noqa: E402
 from exporters.stages.workspace import Workspace  # noqa: E402
 from exporters.train.training import TrainingRecipe  # noqa: E402
-from tests.support.tiny_halves import CHANNELS, SIZE, photos, trained  # noqa: E402
+from tests.support.export.tiny_halves import CHANNELS, SIZE, photos, trained  # noqa: E402
 
 pytestmark = pytest.mark.export
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 pytest.importorskip("torch")
 pytest.importorskip("litert_torch")
 from exporters.cli import export
-from tests.support import shapes
+from tests.support.export import shapes
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
 
@@ -28,13 +28,13 @@ class Waiting:
     def step(self, stage, done, total): print(stage, flush=True); time.sleep(600)
 
 data, out = map(Path, sys.argv[1:])
-model = ModelConfig("tests.support.shapes:build", size=32)
+model = ModelConfig("tests.support.export.shapes:build", size=32)
 export(ExportConfig(DataConfig(data), model, OutputConfig(out)), Waiting())
 """
 
 
 def run(data: Path, out: Path) -> str:
-    arguments = ["tests.support.shapes:build", "--size", "32", "--cut", "nowhere"]
+    arguments = ["tests.support.export.shapes:build", "--size", "32", "--cut", "nowhere"]
     done = CliRunner().invoke(export, [*arguments, "--data", str(data), "--out", str(out)])
     return f"{getattr(done.exception, 'exit_code', None)} {done.exception}"
 

@@ -23,7 +23,7 @@ from exporters.train.training import (  # noqa: E402
     train_halves,
     train_tail,
 )
-from tests.support.tiny_halves import (  # noqa: E402
+from tests.support.export.tiny_halves import (  # noqa: E402
     CLASSES,
     CUT_CHANNELS,
     Tail,

@@ -17,12 +17,12 @@ from boards.emulator.listener import DeviceListener
 from boards.image.partitions import partitions
 from boards.onboard.settings import FILE, Settings
 from boards.system.tool import call
+from tests.support.boards.shell import Shell, make_key
 from tests.support.mosquitto import free_port
-from tests.support.shell import Shell, make_key
 
 __all__ = ["ASSETS", "BUNDLE", "Board", "build", "emulated", "reach", "settings_text"]
 
-ASSETS = Path(__file__).parents[2] / "edge_kit/demo/assets"
+ASSETS = Path(__file__).parents[3] / "edge_kit/demo/assets"
 BUNDLE = ASSETS / "clothing.ekb"
 BOOT_S = 900
 _CONFIG = """

@@ -6,7 +6,7 @@ and cmdline.txt), SSH disabled, radios blocked, a dialogue that waits for a user
 in Trixie, cloud-init. Kernel and RAM disk are Debian's, since QEMU's `virt` needs its drivers; they
 bear the names of Raspberry Pi's.
 
-    python -m tests.support.raspios bookworm stock.img
+    python -m tests.support.boards.raspios bookworm stock.img
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from boards.image.partitions import MIB, assemble
 from boards.image.rootfs import configure, unpack
 from boards.system.namespace import emulate_arm64, run_as_root
 from boards.system.tool import call
-from tests.support.stock import BOOKWORM, DISK_ID, TRIXIE
+from tests.support.boards.stock import BOOKWORM, DISK_ID, TRIXIE
 
 __all__ = ["make_raspios"]
 
@@ -136,7 +136,14 @@ def make_raspios(codename: str, out: Path) -> Path:
     try:
         plan = work / "plan.json"
         plan.write_text(json.dumps([asdict(deb) for deb in debs], default=str), encoding="utf-8")
-        command = [sys.executable, "-m", "tests.support.raspios", "--inside", codename, str(work)]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.support.boards.raspios",
+            "--inside",
+            codename,
+            str(work),
+        ]
         if run_as_root(command):
             raise RuntimeError("the stock system was not made; see above")
         assemble([work / "boot.fat", work / "root.ext4"], ["c", "83"], out)

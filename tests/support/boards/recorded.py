@@ -1,7 +1,7 @@
 """Recorded machines: what they were made to be, what they said, and what the guards shall say.
 
-`scripts/record_lsblk.py` makes `tests/support/data/lsblk/*.json` of
-`tests/support/machines/*.toml`.
+`scripts/record_lsblk.py` makes `tests/support/boards/lsblk_recordings/*.json` of
+`tests/support/boards/machines/*.toml`.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def described(machine: str) -> dict[str, Any]:
 
 @cache
 def recorded(machine: str) -> dict[str, Any]:
-    data: dict[str, Any] = json.loads((HERE / f"data/lsblk/{machine}.json").read_bytes())
+    data: dict[str, Any] = json.loads((HERE / f"lsblk_recordings/{machine}.json").read_bytes())
     return data
 
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F  # noqa: N812
 from exporters.graph.cuts import choose, find_cuts, split
 from exporters.graph.halves import CloudHalf, EndModel, ExitHead, Halves, Normalize
 from exporters.graph.trace import trace
-from tests.support import tiny_nets
+from tests.support.export import tiny_nets
 
 SIZE = (32, 32)
 CLASSES = 4
@@ -119,7 +119,7 @@ def trained(
 
 
 def block_end(kind: str) -> EndModel:
-    """Return an end model whose trunk ends with a block of `tests.support.tiny_nets`."""
+    """Return an end model whose trunk ends with a block of `tests.support.export.tiny_nets`."""
     whole = trace(tiny_nets.net(kind), (3, *SIZE))
     cut = choose(find_cuts(whole), "block")
     trunk, _ = split(whole, cut)

@@ -1,6 +1,6 @@
 """What lsblk says of a machine's disks: a small language for trees.
 
-For what was not recorded. `tests/support/recorded.py` reads what machines really said.
+For what was not recorded. `tests/support/boards/recorded.py` reads what machines really said.
 """
 
 from __future__ import annotations

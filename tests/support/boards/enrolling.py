@@ -13,7 +13,7 @@ from boards.onboard.enroll import Enrolment
 from boards.onboard.firstboot import DATA, ENROLL_SECRET, FirstBoot
 from boards.onboard.programs import call
 from boards.onboard.settings import FILE
-from tests.support.estserver import PASSWORD, USER
+from tests.support.boards.estserver import PASSWORD, USER
 
 RESTART = "systemctl --no-block try-restart edge-kit.service"
 
