@@ -4,10 +4,10 @@
     python scripts/record_lsblk.py WORK [MACHINE ...]
 
 Each `tests/support/boards/machines/*.toml` describes a machine: its disks, the commands that
-bring about its situations, and what the guards shall say of each device. A Debian guest in QEMU really performs
-them (mdadm --create, cryptsetup luksFormat, mount, ...) and runs `boards.flash.reading`, whose
-answers become `tests/support/boards/lsblk_recordings/MACHINE.json`. WORK keeps the guest's root
-(about 800 MB) between runs.
+bring about its situations, and what the guards shall say of each device. A Debian guest in QEMU
+really performs them (mdadm --create, cryptsetup luksFormat, mount, ...) and runs
+`boards.flash.reading`, whose answers become `tests/support/boards/lsblk_recordings/MACHINE.json`.
+WORK keeps the guest's root (about 800 MB) between runs.
 
 Needs mmdebstrap, qemu-system-x86_64, qemu-img, depmod, cpio, and root; no KVM, no loop devices.
 """
