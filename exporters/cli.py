@@ -137,6 +137,8 @@ _EXPORT_OPTIONS = [
 _CALIBRATE_OPTIONS = [
     click.option("--data", type=_PATH, metavar="PHOTOS", required=True,
                  help="A folder of photos per class, as this board's camera takes them."),
+    click.option("--split", metavar="NAME",
+                 help="Split to calibrate, and to run from then on; default: the tuned one."),
     click.option("--engine", type=click.Choice(["auto", "onnx", "tflite"]), default="auto",
                  help="Engine of the end model."),
     click.option("--accuracy-budget", default=BudgetConfig.accuracy,
@@ -196,12 +198,7 @@ def export(list_cuts: bool, as_json: bool, **given: Any) -> None:
 @click.argument("bundle", type=_PATH)
 @_with(_CALIBRATE_OPTIONS)
 def calibrate(
-    bundle: Path,
-    data: Path,
-    engine: str,
-    accuracy_budget: float,
-    max_device_share: float,
-    as_json: bool,
+    bundle: Path, accuracy_budget: float, max_device_share: float, as_json: bool, **given: Any
 ) -> None:
     """Refit a bundle's exit rule."""
     from exporters.recalibrate import recalibrate
@@ -209,11 +206,10 @@ def calibrate(
     with ProgressBars() as progress:
         result = recalibrate(
             bundle,
-            data,
-            engine=engine,
             budget=accuracy_budget,
             max_share=max_device_share,
             tick=lambda done, total: progress.step("photos", done, total),
+            **given,
         )
     if as_json:
         click.echo(json.dumps(result.to_json()))

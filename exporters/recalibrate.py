@@ -71,6 +71,7 @@ def recalibrate(
     root: Path,
     data: Path,
     *,
+    split: str | None = None,
     engine: str = "auto",
     budget: float = 0.005,
     max_share: float = 1.0,
@@ -83,13 +84,15 @@ def recalibrate(
     Args:
         root: A bundle directory that holds its cloud half.
         data: A folder per class, named as in the bundle; photos that no training saw.
+        split: Name of the split to calibrate, which the tuning then names; None for the one that
+            it names already, else the first.
         engine: ``auto``, ``onnx`` or ``tflite``.
         budget: What hybrid accuracy may lose against cloud-only.
         max_share: Most that the device may answer itself, 0 to 1.
         tick: Told photos done and photos in all.
 
     Raises:
-        BundleError: Not the directory of a bundle, or the tuning cannot be written.
+        BundleError: Not the directory of a bundle, no such split, or the tuning cannot be written.
         ExportError: An unknown class folder, or too few photos.
         EngineError: No engine runs the end model or the cloud half here.
     """
@@ -98,7 +101,7 @@ def recalibrate(
             f"{root} is a packed bundle, whose content is fixed",
             "unpack it into a directory (it is a zip file) and calibrate that",
         )
-    bundle = Bundle.open(root)
+    bundle = Bundle.open(root, split=split)
     photos = _labelled(data, bundle.manifest.classes)
     end, tail = open_end_model(bundle, engine), open_tail(bundle)
     try:

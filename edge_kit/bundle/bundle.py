@@ -69,13 +69,13 @@ class Bundle:
             raise BundleError(f"there is no bundle at {path}", "check the path")
         if path.is_dir():
             return _verified(path).using(split)
-        root = unpack(path, cache or default_cache())
+        cache = cache or default_cache()
         try:
-            return _verified(root).using(split)
+            opened = _verified(unpack(path, cache))
         except BundleError:
             # Perhaps only the unpacked copy was damaged: unpack once more before giving up.
-            root = unpack(path, cache or default_cache(), anew=True)
-        return _verified(root).using(split)
+            opened = _verified(unpack(path, cache, anew=True))
+        return opened.using(split)
 
     def using(self, split: str | None) -> Bundle:
         """Return this bundle with another split in use.
@@ -162,13 +162,14 @@ class Bundle:
         return self.split.tail
 
 
-def pack(root: Path, out: Path) -> None:
-    """Write the bundle in `root` as one file; the same zlib makes the same bytes.
+def pack(path: Path, out: Path) -> None:
+    """Write a bundle as one file; the same zlib makes the same bytes.
 
     Raises:
         BundleError: The bundle is not valid, or `out` cannot be written.
     """
-    names = {MANIFEST, *Bundle.open(root).manifest.stored}
+    bundle = Bundle.open(path)
+    root, names = bundle.root, {MANIFEST, *bundle.manifest.stored}
     if (root / TUNING).exists():
         names.add(TUNING)
     part = out.with_name(out.name + ".part")

@@ -104,7 +104,7 @@ def spoken(record: object) -> str:
     """Return the numbers and names of a record, for people: ``photos 372, device macs 9``."""
     values = records.to_json(record).items()
     return ", ".join(
-        f"{key.replace('_', ' ')} {value if isinstance(value, str) else format(value, '.6g')}"
+        f"{key.replace('_', ' ')} {format(value, '.6g') if isinstance(value, float) else value}"
         for key, value in values
         if isinstance(value, str | int | float)
     )

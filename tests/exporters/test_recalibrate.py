@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from PIL import Image
 
 from edge_kit.bundle import Bundle
 from edge_kit.bundle.tuning import TUNING, Tuning, read_tuning, write_tuning
 from edge_kit.errors import BundleError
+from exporters.cli import calibrate
 from exporters.recalibrate import recalibrate
 from tests.support.tiny import CLASSES
 from tests.support.tiny_splits import SCHEMA1, copy_schema1, make_bundle_with_two_splits
@@ -46,6 +50,17 @@ def test_second_calibration_starts_from_the_first_and_keeps_other_keys(tmp_path,
     assert second.old_threshold == first.fitted.rule.threshold
     kept = read_tuning(bundle.root)
     assert (kept.split, kept.byte_budget) == ("lite", 7)
+
+
+def test_named_split_is_calibrated_and_runs_from_then_on(tmp_path, photos):
+    root = make_bundle_with_two_splits(tmp_path / "both").root
+    command = [str(root), "--data", str(photos), "--split", "lite", "--json"]
+    done = CliRunner().invoke(calibrate, command, catch_exceptions=False)
+    assert json.loads(done.stdout)["engine"].startswith("tflite")
+    assert Bundle.open(root).split.name == read_tuning(root).split == "lite"
+    again = recalibrate(root, photos, split="pool")
+    assert again.engine.startswith("onnx") and again.old_threshold == 0.5
+    assert read_tuning(root).split == "pool"
 
 
 def test_packed_bundle_is_refused(tmp_path, photos):

@@ -79,6 +79,12 @@ def test_pack_is_reproducible_and_skips_unlisted_files(root, packed, tmp_path):
     assert "notes.txt" not in zipfile.ZipFile(out).namelist()
 
 
+def test_packed_file_is_packed_again_to_the_same_bytes(packed, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    pack(packed, tmp_path / "again.ekb")
+    assert (tmp_path / "again.ekb").read_bytes() == packed.read_bytes()
+
+
 def test_packed_file_is_unpacked_once(packed, tmp_path):
     cache = tmp_path / "cache"
     first = Bundle.open(packed, cache=cache)

@@ -102,6 +102,15 @@ def test_tuning_is_packed_with_the_bundle(both, tmp_path):
     assert Bundle.open(tmp_path / "both.ekb", cache=tmp_path / "cache").split.name == "lite"
 
 
+def test_unknown_split_leaves_the_unpacked_copy_alone(both, tmp_path):
+    pack(both.root, tmp_path / "both.ekb")
+    copy = Bundle.open(tmp_path / "both.ekb", cache=tmp_path / "cache").root
+    before = copy.stat().st_ino
+    with pytest.raises(BundleError, match="no split 'deep'"):
+        Bundle.open(tmp_path / "both.ekb", split="deep", cache=tmp_path / "cache")
+    assert copy.stat().st_ino == before
+
+
 def test_file_shared_by_two_splits_is_stored_once(both, tmp_path):
     pool, lite = both.manifest.splits
     shared = replace(both.manifest, splits=(pool, replace(lite, end=pool.end)))
@@ -135,6 +144,7 @@ def test_schema_1_figures_become_costs(tmp_path):
     assert costs == Costs(None, None, 60.5, None, 0.8, 0.9, 0.85, 9)
     assert spoken(costs).startswith("message bytes mean 60.5, device accuracy 0.8")
     assert spoken(Costs()) == ""
+    assert spoken(Costs(device_macs=2_820_096)) == "device macs 2820096"
 
 
 @pytest.mark.parametrize(
