@@ -85,10 +85,10 @@ def _import_problem(module: str) -> str:
     return ""
 
 
-def check_bundle(path: Path, trial: Trial = probe) -> Iterator[Check]:
-    """Open a bundle, checking every hash, and try its end models in child processes."""
+def check_bundle(path: Path, split: str | None = None, trial: Trial = probe) -> Iterator[Check]:
+    """Open a bundle, checking every hash, and try the split's end models in child processes."""
     try:
-        bundle = Bundle.open(path)
+        bundle = Bundle.open(path, split=split)
         files, labelled = bundle.end_files(), read_reference(bundle)
     except BundleError as error:
         yield Check("bundle", False, error.what, error.hint)

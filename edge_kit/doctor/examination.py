@@ -37,7 +37,7 @@ def examine(
     yield check_board(read_board())
     yield from check_engines()
     if config.bundle is not None:
-        yield from check_bundle(config.bundle)
+        yield from check_bundle(config.bundle, config.split)
     yield from check_cameras()
     yield check_clock()
     yield check_disk(config.spool)

@@ -32,9 +32,8 @@ def list_photos(folder: Path, classes: Sequence[str]) -> list[LabelledPhoto]:
     for path in FolderSource(folder).paths():
         name = path.parent.name
         if path.parent == folder or name not in classes:
-            where = "lies in no class folder" if path.parent == folder else f"lies in {name!r}"
             raise SourceError(
-                f"{path} {where}, which is not a class of the bundle",
+                f"{path} lies in no class folder of {folder}",
                 f"put photos into folders named after its classes: {', '.join(classes)}",
             )
         photos.append(LabelledPhoto(path, classes.index(name)))

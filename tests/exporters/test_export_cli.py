@@ -305,7 +305,7 @@ def test_calibrate_with_unusable_input_says_why(answer, folder, tmp_path):
     assert isinstance(refused(bundle, "--data", tmp_path / "few"), ExportError)
     (tmp_path / "few" / "star").mkdir()
     (tmp_path / "few" / "star" / "a.png").write_bytes(b"photo")
-    assert "'star', which is not a class" in str(refused(bundle, "--data", tmp_path / "few"))
+    assert "lies in no class folder" in str(refused(bundle, "--data", tmp_path / "few"))
     (tmp_path / "packed.ekb").write_bytes(b"zip")
     packed = refused(tmp_path / "packed.ekb", "--data", tmp_path / "few")
     assert isinstance(packed, BundleError)

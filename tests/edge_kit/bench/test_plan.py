@@ -41,7 +41,7 @@ def test_unknown_class_folder_is_refused_before_measuring(both, tmp_path):
     (tmp_path / "purple").mkdir()
     (tmp_path / "purple" / "a.png").write_bytes(b"")
     effort = Effort(photos=tmp_path)
-    with pytest.raises(SourceError, match="not a class of the bundle"):
+    with pytest.raises(SourceError, match="lies in no class folder"):
         run_plan(both, BenchPlan(effort=effort), measure=lambda *what: pytest.fail("measured"))
 
 

@@ -21,6 +21,7 @@ from edge_kit.terminal.command_line import run_group
 from tests.support.labelled import add_files, add_reference
 from tests.support.mosquitto import free_port
 from tests.support.tiny import make_bundle
+from tests.support.tiny_splits import make_bundle_with_two_splits
 
 
 def without(monkeypatch, *packages: str) -> None:
@@ -170,9 +171,23 @@ def test_tampered_bundle_fails(tmp_path):
 
 def test_bundle_that_no_engine_runs_fails(tmp_path):
     make_bundle(tmp_path / "b")
-    found = list(check_bundle(tmp_path / "b", lambda *_a: ProbeResult(False, error="it dies")))
+    found = list(
+        check_bundle(tmp_path / "b", trial=lambda *_a: ProbeResult(False, error="it dies"))
+    )
     assert found[1].ok is False
     assert found[1].detail == "it dies"
+
+
+@pytest.mark.parametrize(
+    ("split", "name", "ok"),
+    [("deep", "bundle", False), ("lite", "end model end/int8.tflite", True)],
+)
+def test_split_that_run_will_use_is_the_one_looked_at(tmp_path, split, name, ok):
+    make_bundle_with_two_splits(tmp_path / "b")
+    arguments = ["--bundle", str(tmp_path / "b"), "--json"]
+    done = CliRunner(env={"EDGE_KIT_SPLIT": split}).invoke(doctor, arguments)
+    found = {c["name"]: c["ok"] for c in json.loads(done.stdout)["checks"]}
+    assert found[name] is ok and "end model end/any.onnx" not in found
 
 
 # cameras, clock, disk

@@ -34,7 +34,9 @@ def test_class_of_a_photo_is_its_folder(photos):
 
 def test_unknown_class_folder_is_refused_with_the_known_classes(tmp_path):
     save(tmp_path / "violet/a.png")
-    with pytest.raises(SourceError, match=r"violet/a\.png lies in 'violet'.*red, green, blue"):
+    with pytest.raises(
+        SourceError, match=r"violet/a\.png lies in no class folder.*red, green, blue"
+    ):
         list_photos(tmp_path, CLASSES)
 
 
