@@ -19,11 +19,9 @@ class Progress(Protocol):
 
     def step(self, stage: str, done: int, total: int) -> None:
         """Hear that `done` of `total` steps of a stage are finished."""
-        ...
 
     def say(self, text: str) -> None:
         """Hear one line."""
-        ...
 
 
 class SilentProgress:

@@ -15,7 +15,6 @@ class Run(Protocol):
 
     def __call__(self, *words: object, stdin: str | None = None) -> str:
         """Return the program's standard output."""
-        ...
 
 
 def call(*words: object, stdin: str | None = None) -> str:

@@ -76,13 +76,7 @@ def run_plan(
     """Measure every configuration, each in a process of its own.
 
     An engine that fails leaves its reason in the report, and the others are measured. An interrupt
-    after the first ends it with those that are finished.
-
-    Args:
-        bundle: An opened bundle.
-        plan: What to measure.
-        on_progress: Told before each.
-        measure: Measures one; injected by tests.
+    after the first ends it with those that are finished. Tests `measure` in another way.
 
     Raises:
         BundleError, EngineError: There is nothing to measure.

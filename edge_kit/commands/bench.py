@@ -117,7 +117,7 @@ def bench(bundle_path: Path, **flags: Any) -> None:
 
     if flags["html"] is not None:
         check_installed("edge-kit bench --html")
-    for file in (flags["markdown"], flags["html"]):
+    for file in filter(None, (flags["markdown"], flags["html"])):
         _check_writable(file)
     bundle = Bundle.open(bundle_path, split=flags["split"])
     report, ended_by = _measure(bundle, flags)
@@ -140,20 +140,16 @@ def _measure(
     bundle: Bundle, flags: Mapping[str, Any]
 ) -> tuple[BenchReport, EdgeKitError | KeyboardInterrupt | None]:
     """Measure, and return with the figures what ended it early: an interrupt, or the broker."""
-    from edge_kit.bench.measure.roundtrip import (
-        device_environment,
-        device_name,
-        measure_round_trip,
-        reach,
-    )
+    from edge_kit.bench.measure import roundtrip
     from edge_kit.bench.measure.task import Effort
     from edge_kit.bench.plan import BenchPlan, default_threads, run_plan
 
-    device, given = flags["device_id"] or device_name(), {name: flags[name] for name in _BROKER}
+    device = flags["device_id"] or roundtrip.device_name()
+    given = {name: flags[name] for name in _BROKER}
     asked = flags["broker"] is not None
-    address = resolve(given, device_environment()).address if asked else None
+    address = resolve(given, roundtrip.device_environment()).address if asked else None
     if address is not None:
-        reach(address, f"edgekit-{device}")
+        roundtrip.reach(address, f"edgekit-{device}")
     effort = Effort(
         runs=flags["runs"], warmup=flags["warmup"], max_secs=flags["max_secs"],
         frames=flags["frames"], photos=flags["photos"], limit=flags["limit"],
@@ -180,7 +176,7 @@ def _measure(
     try:
         write_message(f"{flags['frames']} messages to {address.url} and back")
         proofs = [(name, given[name]) for name in _BROKER[1:] if given[name] is not None]
-        trip = measure_round_trip(
+        trip = roundtrip.measure_round_trip(
             bundle, best.configuration, effort, address.url, device, flags["fps"],
             [f"--{name.replace('_', '-')}={value}" for name, value in proofs],
         )  # fmt: skip
@@ -228,10 +224,8 @@ def compare(files: tuple[Path, ...], as_json: bool) -> None:
         )
 
 
-def _check_writable(file: Path | None) -> None:
+def _check_writable(file: Path) -> None:
     """Complain before minutes of measuring, not after."""
-    if file is None:
-        return
     what = ""
     if file.is_dir():
         what = "it is a directory"

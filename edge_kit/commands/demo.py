@@ -77,7 +77,7 @@ def demo(
 
 
 def _table(f: Mapping[str, Any]) -> str:
-    accuracy, latency = f["accuracy"], f["latency_ms"]
+    accuracy, ms = f["accuracy"], f["latency_ms"]
     times = "{:.1f} ms, {:.1f} ms"
     rows = [
         ("photos", f"{f['photos']}"),
@@ -88,11 +88,8 @@ def _table(f: Mapping[str, Any]) -> str:
         ("right: both, as they ran", f"{accuracy['hybrid']:.1%}"),
         ("bytes a message", _text("{:,.0f}", f["bytes_per_offloaded"])),
         ("bytes as JPEG, quality 75", _text("{:,.0f}", f["jpeg_bytes"])),
-        ("device, p50 and p95", _text(times, latency["device_p50"], latency["device_p95"])),
-        (
-            "round trip, p50 and p95",
-            _text(times, latency["roundtrip_p50"], latency["roundtrip_p95"]),
-        ),
+        ("device, p50 and p95", _text(times, ms["device_p50"], ms["device_p95"])),
+        ("round trip, p50 and p95", _text(times, ms["roundtrip_p50"], ms["roundtrip_p95"])),
         ("lost, duplicates", f"{f['lost']}, {f['duplicates']}"),
     ]
     return "\n".join(f"{name:<28}{value}" for name, value in rows)

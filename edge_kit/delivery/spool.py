@@ -35,9 +35,7 @@ from typing import Any
 from edge_kit.delivery.spool_file import SpoolFile
 from edge_kit.errors import SpoolDamagedError, SpoolError, SpoolTakenError
 
-__all__ = ["SYNC_LEVELS", "Outcome", "Row", "Spool"]
-
-SYNC_LEVELS = ("full", "normal")
+__all__ = ["Outcome", "Row", "Spool"]
 
 ID_BLOCK = 1024
 # A wall clock before this was never set: the board has no battery for one (2024-01-01).

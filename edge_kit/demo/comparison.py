@@ -51,11 +51,8 @@ def second_pass(
 ) -> SecondPass:
     """Send every photo's features through the cloud half, without a network.
 
-    Args:
-        bundle: The bundle of the run.
-        photos: What was played.
-        engine: As the run was told; ``auto`` chooses the same one again.
-        on_progress: Told how many photos are done.
+    `engine` is as the run was told: ``auto`` chooses the same one again. `on_progress` is told how
+    many photos are done.
 
     Raises:
         EngineError, BundleError: A half cannot be loaded or fails.

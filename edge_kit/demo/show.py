@@ -39,7 +39,6 @@ class DemoConfig:
     Attributes:
         bundle: A bundle, packed or not.
         photos: A folder for each class.
-        fps: Photos a second.
         limit: At most so many photos; None for all.
         engine: ``onnx``, ``tflite`` or ``auto``.
         threshold: Another T than the bundle's.
@@ -61,8 +60,7 @@ def run_demo(config: DemoConfig, on_progress: Progress = lambda *_: None) -> Fig
         ChildError: Broker, worker or device failed; the message holds what it said last.
     """
     bundle = Bundle.open(config.bundle)
-    listed = list_photos(config.photos, bundle.manifest.classes)
-    photos = pick(listed, config.limit)
+    photos = pick(list_photos(config.photos, bundle.manifest.classes), config.limit)
     with tempfile.TemporaryDirectory(prefix="edge-kit-demo-") as folder:
         work = Path(folder)
         (work / "camera").mkdir()

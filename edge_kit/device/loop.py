@@ -36,7 +36,6 @@ class Preprocess(Protocol):
 
     def __call__(self, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Return uint8 (height, width, 3), RGB."""
-        ...
 
 
 class Model(Protocol):
@@ -46,7 +45,6 @@ class Model(Protocol):
 
     def infer(self, pixels: NDArray[np.uint8]) -> EndOutput:
         """Return features and logits of one frame."""
-        ...
 
 
 class Device:

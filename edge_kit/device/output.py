@@ -27,11 +27,9 @@ class Sink(Protocol):
 
     def result(self, result: Result) -> None:
         """Take one result."""
-        ...
 
     def summary(self, summary: Mapping[str, Any]) -> None:
         """Take the counters at the end of a run."""
-        ...
 
 
 class _Lines:

@@ -36,11 +36,9 @@ class Engine(Protocol):
         Raises:
             EngineError: The model rejects the input or fails.
         """
-        ...
 
     def close(self) -> None:
         """Free the model and its threads."""
-        ...
 
 
 class FakeEngine:

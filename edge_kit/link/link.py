@@ -133,7 +133,6 @@ class Link(Protocol):
 
     def start(self) -> None:
         """Connect in the background; returns at once."""
-        ...
 
     def publish(
         self,
@@ -151,12 +150,9 @@ class Link(Protocol):
         Raises:
             LinkError: Not connected. Nothing was queued; the caller keeps the message.
         """
-        ...
 
     def ack(self, delivery: Delivery) -> None:
         """Acknowledge; does nothing when the delivery's connection is gone."""
-        ...
 
     def stop(self) -> None:
         """Publish nothing more, disconnect cleanly (the will is not sent), join the thread."""
-        ...

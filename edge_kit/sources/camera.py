@@ -37,19 +37,15 @@ class Camera(Protocol):
         Raises:
             SourceError: It is not there, is busy or is refused, and what to do.
         """
-        ...
 
     def grab(self) -> bool:
         """Wait for the next frame and hold it; False when the camera is gone."""
-        ...
 
     def retrieve(self) -> NDArray[np.uint8] | None:
         """Decode the held frame into uint8 (H, W, 3) RGB; None when it is damaged."""
-        ...
 
     def close(self) -> None:
         """Stop the camera. May be called twice."""
-        ...
 
 
 class CameraSource(CapturedSource):

@@ -48,12 +48,10 @@ class Source(Protocol):
     @property
     def dropped(self) -> int:
         """Frames missed so far."""
-        ...
 
     @property
     def skipped(self) -> int:
         """Unreadable files so far."""
-        ...
 
     def frames(self) -> Iterator[Frame]:
         """Yield frames until the source ends or is closed.
@@ -61,11 +59,9 @@ class Source(Protocol):
         Raises:
             SourceError: The source cannot be read at all.
         """
-        ...
 
     def close(self) -> None:
         """Release the device; a `frames` in progress ends soon. May be called twice."""
-        ...
 
 
 class MemorySource:

@@ -29,7 +29,6 @@ class ExportReport:
     """What a report tells.
 
     Attributes:
-        title: Model name.
         rule: The fitted exit rule.
         curve: The sweep on the calibration split, T ascending.
         calibration_photos: How many photos that split has.

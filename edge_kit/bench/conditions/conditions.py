@@ -33,13 +33,10 @@ class During:
 
     Attributes:
         looks: How many, one a second; at least one.
-        temperature_max_c: Highest temperature, the looks before and after included.
-        clock_min_mhz: Lowest clock.
-        clock_max_mhz: Highest clock.
+        temperature_max_c: The looks before and after included.
         throttled: A Raspberry Pi's bits that were set at any look, as `BoardState.throttled`.
         throttled_now: What the lower ones say, in words.
-        temperatures_c: One a look.
-        clocks_mhz: One a look.
+        temperatures_c: One a look, as `clocks_mhz`.
     """
 
     looks: int = 0
@@ -76,12 +73,8 @@ class Conditions:
     """What the board went through; without arguments, those of a run that never started.
 
     Attributes:
-        before: Just before.
-        during: Looks during it.
-        after: Just after.
         governor: What chooses the clock.
         other_load: Cores that other programs kept busy, on average; None where unknown.
-        cores: Cores of the machine.
         wall_s: How long it took.
         look_ms: CPU time of one look in this process, mean, milliseconds; None where not measured.
         throttled: Why this measurement shows a slower board than there is; empty when it does not.

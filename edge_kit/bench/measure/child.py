@@ -116,11 +116,7 @@ def _import(engine: str) -> str:
 
 def _main(task: str) -> int:
     """Be the child: measure one configuration."""
-
-    def answer() -> object:
-        return to_json(measure(from_json(Task, json.loads(task))))
-
-    return answer_parent(answer)
+    return answer_parent(lambda: to_json(measure(from_json(Task, json.loads(task)))))
 
 
 if __name__ == "__main__":

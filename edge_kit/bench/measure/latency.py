@@ -21,14 +21,9 @@ class Latency:
     """A distribution, milliseconds, rounded to 0.1 microseconds.
 
     Attributes:
-        count: Calls.
-        minimum: The fastest.
         p50: Median; percentiles are interpolated linearly.
         p90: 90th percentile.
         p99: 99th percentile; of fewer than 100 calls it is nearly the slowest.
-        maximum: The slowest.
-        mean: Arithmetic mean.
-        std: Standard deviation.
     """
 
     count: int
@@ -49,12 +44,9 @@ class Latency:
 
 
 class TimedEngine:
-    """An engine that notes how long each call took.
+    """An engine that notes how long each call of another took, which is closed with this.
 
     All figures come through it, those of speed and those of accuracy, so both are of the same code.
-
-    Args:
-        engine: Does the work; closed with this.
 
     Attributes:
         seconds: One duration a call, oldest first; take them with `take`.

@@ -19,12 +19,9 @@ class Configuration:
 
     Attributes:
         file: Path within the bundle.
-        engine: ``onnx`` or ``tflite``.
         role: ``end``, or ``full`` for the whole float model.
         precision: Type of the numbers inside, such as ``int8``.
         arch: Architecture that the file is for.
-        size_bytes: Of the file.
-        threads: Of the engine.
     """
 
     file: str
@@ -79,8 +76,6 @@ class Pipeline:
     """The device's own loop, without a broker, as fast as it goes.
 
     Attributes:
-        frames: Frames that went through.
-        fps: Frames a second.
         source: ``photos`` (read and decoded) or ``synthetic`` (of camera size, in memory).
         stages_ms: Median of each stage, milliseconds.
     """
@@ -96,8 +91,6 @@ class Layer:
     """One operator of the model, as the engine ran it.
 
     Attributes:
-        name: Of the node.
-        operator: Its kind.
         output: Type and shape of what it gives, such as ``uint8 1 x 16 x 112 x 112``.
         mean_ms: Mean time of a call.
         share: Of all operators' time, 0 to 1.

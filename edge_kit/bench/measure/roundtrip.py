@@ -52,8 +52,6 @@ class RoundTrip:
 
     Attributes:
         broker: Its address, without a password.
-        engine: The device's.
-        threads: Of that engine.
         sent: Samples that left.
         answered: Of those, by a worker.
         bytes_mean: Mean size of a message, header included; 0 when none left.

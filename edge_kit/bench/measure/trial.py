@@ -30,13 +30,7 @@ def measure_in_child(
 ) -> Measurement:
     """Measure a model file; what goes wrong with its engine becomes part of the answer.
 
-    Args:
-        bundle: Where it lies.
-        file: Of the role ``end`` or ``full``.
-        threads: Of the engine.
-        effort: How much.
-        command: Gives the child's command line; injected by tests.
-        monitor: Makes the monitor of the board.
+    Tests give another `command` line of the child, and another `monitor` of the board.
 
     Raises:
         SourceError: The photos cannot be used, whatever the configuration.

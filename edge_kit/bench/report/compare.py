@@ -156,6 +156,5 @@ def _group_json(group: Group) -> dict[str, Any]:
     entries = [
         {**e.to_json(), "inference_ms": to_json(e.measurement.inference)} for e in group.entries
     ]
-    threads = group.configuration.threads
-    work = group.configuration.work
-    return {"model": group.model, **work, "threads": threads, "entries": entries}
+    c = group.configuration
+    return {"model": group.model, **c.work, "threads": c.threads, "entries": entries}

@@ -39,7 +39,6 @@ class BenchReport:
         board: The JSON form of `edge_kit.host.board.Board`.
         model: Of the bundle.
         effort: What was asked for: ``runs``, ``warmup``, ``max_secs``, ``frames``.
-        measurements: One a configuration.
         round_trip: None when no broker was given.
         planned: Configurations that were to be measured; more than there are after an interrupt.
     """
