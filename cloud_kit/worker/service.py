@@ -47,7 +47,7 @@ def serve(settings: ServiceSettings, emit: EventPrinter, stop: StopRequest) -> b
     # An engine that returns wants the interpreter's lock at once; the default lets the network
     # thread keep it for 5 ms, a third of a batch.
     sys.setswitchinterval(SWITCH_S)
-    models = open_models(settings.bundles, settings.threads)
+    models = open_models(settings.bundles, settings.pool_threads)
     try:
         return _serve(settings, models, stop, emit)
     finally:

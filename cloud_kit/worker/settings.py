@@ -30,7 +30,7 @@ class ServiceSettings:
         broker: Where messages come from.
         pool: Workers of one pool share the messages.
         name: For people and logs; the client id adds a random end, since pools are elastic.
-        threads: Of the engine.
+        threads: Those that compute, at least as many as lanes.
         work: Batches, memory and the clean stop.
         health_file: Where the heartbeat goes; None writes none.
         report_s: Seconds between reports of the counters.
@@ -54,6 +54,11 @@ class ServiceSettings:
             raise ConfigError(
                 f"pool {self.pool!r} must be 1 to 64 of the characters A-Z a-z 0-9 . _ -"
             )
+
+    @property
+    def pool_threads(self) -> int:
+        """Threads of each engine, its caller included, so that all lanes have `threads` in all."""
+        return self.threads - self.work.lanes + 1
 
     @property
     def receive_maximum(self) -> int:
